@@ -1,0 +1,34 @@
+"""The definitions that workspace.yaml names: environment and recipe -> Dagster's objects."""
+
+import os
+import warnings
+
+import dagster as dg
+
+from prep_assets.build import Progress
+from prep_assets.layout import Layout, partition_name
+from prep_assets.orchestration.assets import build_assets
+from prep_assets.orchestration.prepare import RANGE_BEGIN, RANGE_END
+from prep_assets.orchestration.resources import Dataset
+from prep_assets.recipe import EXAMPLE, RECIPE_VARIABLE, Recipe, load_recipe
+
+# Each is pinned by tests/test_dagster_behaviour.py: a change that matters fails there, not in a line nobody reads.
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
+
+
+def build_definitions(recipe: Recipe, progress: Progress | None = None) -> dg.Definitions:
+    """The asset graph of one recipe."""
+    assets = build_assets(recipe)
+    tags = {RANGE_BEGIN: partition_name(0), RANGE_END: partition_name(recipe.shards - 1)}
+    return dg.Definitions(
+        assets=assets,
+        jobs=[dg.define_asset_job("refresh", selection=dg.AssetSelection.assets(*assets), tags=tags)],
+        resources={"dataset": Dataset(recipe, Layout(recipe.output, recipe.work), progress or Progress())},
+        executor=dg.multiprocess_executor,
+    )
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """The recipe that PREP_ASSETS_RECIPE names, or the packaged example."""
+    return build_definitions(load_recipe(os.environ.get(RECIPE_VARIABLE, EXAMPLE)))

@@ -1,0 +1,102 @@
+"""The four assets: partition keys -> stage -> receipt -> Dagster's events."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dagster as dg
+
+from prep_assets.build import CODE_VERSIONS, Build
+from prep_assets.layout import partition_name
+from prep_assets.orchestration.events import (
+    Event,
+    clear_failures,
+    publication_metadata,
+    receipt_metadata,
+    report,
+    requested_partitions,
+)
+from prep_assets.orchestration.resources import Dataset
+from prep_assets.receipt import Receipt
+from prep_assets.recipe import Recipe
+from prep_assets.stages.dataset_manifest import publish
+from prep_assets.stages.memmap_shards import make_memmap_shard
+from prep_assets.stages.raw_dataset import make_raw_partitions
+from prep_assets.stages.tokenized_partitions import make_token_partition
+
+GROUP = "prep_assets"
+SINGLE_RUN = dg.BackfillPolicy.single_run()
+
+
+def build_assets(recipe: Recipe) -> list[dg.AssetsDefinition]:
+    """raw_dataset, tokenized_partitions, memmap_shards and dataset_manifest of one recipe."""
+    prefix = [recipe.name] if recipe.name else []
+    shards = dg.StaticPartitionsDefinition([partition_name(shard) for shard in range(recipe.shards)])
+
+    @dg.asset(
+        key_prefix=prefix,
+        group_name=GROUP,
+        kinds={"arrow"},
+        partitions_def=shards,
+        backfill_policy=SINGLE_RUN,
+        code_version=CODE_VERSIONS["raw_dataset"],
+    )
+    def raw_dataset(context: dg.AssetExecutionContext, dataset: dg.ResourceParam[Dataset]) -> Iterator[Any]:
+        """The documents of each shard, in the source's order."""
+        with clear_failures(), dataset.running():
+            build = dataset.scanned(context)
+            wanted = [int(partition) for partition in requested_partitions(context)]
+            yield from report(context, _described(make_raw_partitions(build, wanted)))
+
+    @dg.asset(
+        key_prefix=prefix,
+        group_name=GROUP,
+        kinds={"arrow"},
+        partitions_def=shards,
+        backfill_policy=SINGLE_RUN,
+        deps=[raw_dataset],
+        code_version=CODE_VERSIONS["tokenized_partitions"],
+    )
+    def tokenized_partitions(context: dg.AssetExecutionContext, dataset: dg.ResourceParam[Dataset]) -> Iterator[Any]:
+        """The token ids of each shard, one row a document."""
+        yield from _each(context, dataset, make_token_partition)
+
+    @dg.asset(
+        key_prefix=prefix,
+        group_name=GROUP,
+        kinds={"numpy"},
+        partitions_def=shards,
+        backfill_policy=SINGLE_RUN,
+        deps=[tokenized_partitions],
+        code_version=CODE_VERSIONS["memmap_shards"],
+    )
+    def memmap_shards(context: dg.AssetExecutionContext, dataset: dg.ResourceParam[Dataset]) -> Iterator[Any]:
+        """Megatron indexed dataset of each shard: tokens in `.bin`, where they lie in `.idx`."""
+        yield from _each(context, dataset, make_memmap_shard)
+
+    @dg.asset(key_prefix=prefix, group_name=GROUP, kinds={"json"}, backfill_policy=SINGLE_RUN, deps=[memmap_shards])
+    def dataset_manifest(
+        context: dg.AssetExecutionContext, dataset: dg.ResourceParam[Dataset]
+    ) -> dg.MaterializeResult[Any]:
+        """Verifies every shard and publishes a version of the dataset, with `fast_llm_dataset.json`."""
+        with clear_failures(), dataset.running():
+            publication = publish(dataset.pinned(context))
+            return dg.MaterializeResult(
+                data_version=dg.DataVersion(publication.id),
+                metadata=publication_metadata(publication, dataset.layout),
+            )
+
+    return [raw_dataset, tokenized_partitions, memmap_shards, dataset_manifest]
+
+
+def _each(
+    context: dg.AssetExecutionContext, dataset: Dataset, make: Callable[[Build, int], Receipt]
+) -> Iterator[Event]:
+    with clear_failures(), dataset.running():
+        build = dataset.pinned(context)
+        shards = (int(partition) for partition in requested_partitions(context))
+        yield from report(context, _described((shard, make(build, shard)) for shard in shards))
+
+
+def _described(receipts: Iterator[tuple[int, Receipt]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for shard, receipt in receipts:
+        yield partition_name(shard), receipt.content, receipt_metadata(receipt)

@@ -1,0 +1,73 @@
+"""`prepare`: one run of the refresh job in this process, for the shards that the plan found stale."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+
+from prep_assets.build import Build
+from prep_assets.layout import partition_name
+from prep_assets.orchestration.events import SHARDS_TAG
+from prep_assets.orchestration.resources import INDEX_TAG
+from prep_assets.payload import make_folder, write_file
+from prep_assets.plan import Plan
+
+RANGE_BEGIN, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+# What makes a run show under its job in the UI, as one that was launched there: workspace.yaml's names.
+_REPOSITORY = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("prep_assets"), "__repository__")
+HOME = b"telemetry: {enabled: false}\nnux: {enabled: false}\n"
+
+
+def dagster_home(build_home: Path) -> Path:
+    """The Dagster home to use: DAGSTER_HOME, or one of our own that is made where missing."""
+    if home := os.environ.get("DAGSTER_HOME"):
+        return Path(home)
+    if not (build_home / "dagster.yaml").exists():
+        make_folder(build_home)
+        write_file(build_home / "dagster.yaml", HOME)
+    return build_home
+
+
+def materialize(definitions: dg.Definitions, build: Build, plan: Plan) -> None:
+    """Runs the refresh job for the stale shards of a plan, with its events kept in the home's history.
+
+    Raises what a stage raised.
+    """
+    shards = plan.shards or [0]  # a run of the job has a range, also where only the manifest is stale
+    tags = {
+        RANGE_BEGIN: partition_name(shards[0]),
+        RANGE_END: partition_name(shards[-1]),
+        SHARDS_TAG: ",".join(map(partition_name, shards)),
+        INDEX_TAG: build.index.id,
+        ".dagster/repository": "__repository__@prep_assets",  # the job's page in the UI filters its runs by it
+    }
+    job = definitions.resolve_job_def("refresh").as_ephemeral_job({}, {})  # in this process
+    keys = job.asset_layer.executable_asset_keys
+    only_manifest = {key for key in keys if key.path[-1] == "dataset_manifest"}
+    home = str(dagster_home(build.layout.dagster_home))
+    with dg.DagsterInstance.from_config(home) as instance, _own_errors():
+        run = instance.create_run_for_job(
+            job_def=job,
+            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+            tags=tags,
+            asset_selection=None if plan.shards else only_manifest,
+            remote_job_origin=RemoteJobOrigin(_REPOSITORY, job.name),
+        )
+        execute_run(InMemoryJob(job), run, instance, raise_on_error=True)
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Raises what a stage raised, not what Dagster made of it."""
+    try:
+        yield
+    except dg.Failure as failure:
+        raise (failure.__cause__ or failure) from None
+    except DagsterExecutionInterruptedError as error:
+        raise KeyboardInterrupt from error

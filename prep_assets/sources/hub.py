@@ -1,0 +1,482 @@
+"""Repositories of the Hugging Face hub: which files a recipe means, and their download, once per commit.
+
+`<downloads>/<owner>--<name>/` holds, for each commit: `<commit>/` the files, `<commit>.listing.json` what the hub has
+(a commit never changes), `<commit>.ok.json` which files are here whole; and `refs/` the commits that names stood for.
+"""
+
+import importlib
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from prep_assets.errors import PrepAssetsError, SourceError, StorageError, TokenizerError
+from prep_assets.payload import link_or_copy, lock, make_folder, sync, write_file
+from prep_assets.sources.files import Source, source_of
+
+CONVERSION = "refs/convert/parquet"  # the branch of the hub's own Parquet conversion of a dataset's main branch
+CONVERTED = re.compile(r"(?P<config>[^/]+)/(?P<partial>partial-)?(?P<split>[^/]+?)(?:-part\d+)?/\d{4,}\.parquet")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+CARDS = ("README.md", ".huggingface.yaml")  # where a dataset says which files its configurations and splits are
+ATTEMPTS = 3  # of a file's download, where the client itself does not try again
+RETRIED = (408, 429, 500, 502, 503, 504)
+
+Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
+
+
+class RemoteFile(NamedTuple):
+    size: int
+    blob: str  # the hub's hash of the content: SHA-256 of a large file, git's hash of a small one
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a recipe means at one commit, by name, and what the person should know about it."""
+
+    repository: "Repository"
+    commit: str
+    files: Mapping[str, RemoteFile]
+    notices: tuple[str, ...] = ()
+
+
+def fetch(
+    repo_id: str,
+    *,
+    config_name: str | None,
+    revision: str | None,
+    split: str,
+    data_files: Sequence[str] | None,
+    downloads: Path,
+    workers: int,
+) -> Source:
+    """The files of a configuration's split, downloaded where they are not here yet."""
+    found = resolve(
+        repo_id, config_name=config_name, revision=revision, split=split, data_files=data_files, downloads=downloads
+    )
+    root = found.repository.download(found.commit, found.files, workers)
+    identities = {name: f"blob:{file.blob}" for name, file in found.files.items()}
+    return source_of(root, [root / name for name in found.files], identities, found.notices, found.commit)
+
+
+def fetch_tokenizer(repo_id: str, *, revision: str | None, downloads: Path) -> Path:
+    """A folder with the `tokenizer.json` of a model repository and, if it has one, its `tokenizer_config.json`."""
+    repository = Repository(repo_id, "model", downloads)
+    commit = repository.commit(revision)
+    listing = repository.listing(commit)
+    if "tokenizer.json" not in listing:
+        raise TokenizerError(f"{repo_id}: no tokenizer.json at commit {commit}; name a model that has one, or a file")
+    names = ("tokenizer.json", "tokenizer_config.json")
+    return repository.download(commit, {name: listing[name] for name in names if name in listing}, workers=2)
+
+
+def resolve(
+    repo_id: str,
+    *,
+    config_name: str | None,
+    revision: str | None,
+    split: str,
+    data_files: Sequence[str] | None,
+    downloads: Path,
+) -> Snapshot:
+    """The commit that `revision` names now and the split's files there; only listings and the card are asked for."""
+    repository = Repository(repo_id, "dataset", downloads)
+    commit = repository.commit(revision)
+    listing = repository.listing(commit)
+    if data_files is not None:
+        names = _matching(repository, commit, listing, data_files)
+    elif revision == CONVERSION or _is_conversion(listing):
+        names = _converted(repo_id, listing, config_name, split)
+    elif scripts := _scripts(repo_id, listing):
+        return _conversion(repository, scripts, config_name, revision, split)
+    else:
+        names = _declared(repository, commit, listing, config_name, split)
+    return Snapshot(repository, commit, {name: listing[name] for name in names})
+
+
+def _is_conversion(listing: Mapping[str, RemoteFile]) -> bool:
+    """Whether this is a commit of a conversion's branch: `datasets` would take partial splits and mix configurations."""
+    names = [name for name in listing if not name.startswith(".")]
+    return bool(names) and all(CONVERTED.fullmatch(name) for name in names)
+
+
+def _scripts(repo_id: str, listing: Mapping[str, RemoteFile]) -> list[str]:
+    """The Python files of a repository that is a loading script: named as itself, or beside no data."""
+    own = f"{repo_id.rpartition('/')[2]}.py"
+    scripts = [name for name in listing if name.endswith(".py") and "/" not in name]
+    others = [it for it in listing if not it.startswith(".") and not it.endswith((".py", ".md", "_infos.json"))]
+    return [own] if own in scripts else [] if others else scripts
+
+
+def _conversion(
+    repository: "Repository", scripts: list[str], config_name: str | None, revision: str | None, split: str
+) -> Snapshot:
+    where = f"{repository.repo_id}: the repository is a loading script ({scripts[0]}), which is never run"
+    if revision is not None:
+        raise SourceError(
+            f"{where}, and the hub's Parquet conversion is of its main branch, not of revision {revision!r}; leave "
+            f"`revision` out to read the conversion, or pin it with `revision: {CONVERSION}` or a commit of that branch"
+        )
+    try:
+        commit = repository.commit(CONVERSION)
+    except SourceError as error:
+        raise SourceError(
+            f"{where}, and the hub has no Parquet conversion of it; name files of it with `dataset.data_files`, or "
+            "convert it yourself and name the folder"
+        ) from error
+    listing = repository.listing(commit)
+    names = _converted(repository.repo_id, listing, config_name, split)
+    notice = f"{where}; read instead: the hub's Parquet conversion of its main branch ({CONVERSION}, commit {commit})"
+    return Snapshot(repository, commit, {name: listing[name] for name in names}, (notice,))
+
+
+def _converted(repo_id: str, listing: Mapping[str, RemoteFile], config_name: str | None, split: str) -> list[str]:
+    """A split's files where they lie as `<config>/<split>/0000.parquet`."""
+    matches = [match for match in map(CONVERTED.fullmatch, listing) if match]
+    configs = sorted({match["config"] for match in matches})
+    config = config_name or (configs[0] if len(configs) == 1 else "default")
+    if config not in configs:
+        raise _no_config(repo_id, config_name, configs)
+    of_config = [match for match in matches if match["config"] == config]
+    chosen = [match for match in of_config if match["split"] == split]
+    if not chosen:
+        raise _no_split(repo_id, split, sorted({match["split"] for match in of_config}))
+    if any(match["partial"] for match in chosen):
+        raise SourceError(
+            f"{repo_id}: the hub's Parquet conversion of {config}/{split} is partial: it holds only the beginning, and "
+            "the rest would be lost silently; name files of the dataset with `dataset.data_files`, or convert it "
+            "yourself and name the folder"
+        )
+    return [match.string for match in chosen]
+
+
+def _no_config(repo_id: str, config_name: str | None, configs: Sequence[str]) -> SourceError:
+    found = "several configurations and none named" if config_name is None else f"no configuration {config_name!r}"
+    return SourceError(f"{repo_id}: {found}; set `dataset.config_name` to one of: {', '.join(configs)}")
+
+
+def _no_split(repo_id: str, split: str, splits: Sequence[str]) -> SourceError:
+    return SourceError(f"{repo_id}: no split {split!r}; set `dataset.split` to one of: {', '.join(splits)}")
+
+
+@contextmanager
+def _skeleton(
+    repository: "Repository", commit: str, listing: Mapping[str, RemoteFile], cards: Sequence[str]
+) -> Iterator[Path]:
+    """The repository as empty files, for `datasets` to find its way in: it goes by names and the card alone."""
+    with tempfile.TemporaryDirectory(prefix="prep_assets-") as temporary:
+        root = Path(temporary).resolve() / "repository"
+        for name in listing:
+            if not name.endswith((".py", "dataset_infos.json")):
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).touch()
+        if cards:
+            here = repository.download(commit, {name: listing[name] for name in cards}, workers=1)
+            for name in cards:
+                shutil.copyfile(here / name, root / name)
+        yield root
+
+
+def _declared(
+    repository: "Repository", commit: str, listing: Mapping[str, RemoteFile], config_name: str | None, split: str
+) -> list[str]:
+    """A split's files by the rules of `datasets`: what the card declares, else what the names say."""
+    datasets = _import_datasets()
+    with _skeleton(repository, commit, listing, [name for name in CARDS if name in listing]) as root:
+        try:
+            builder = datasets.load_dataset_builder(str(root), name=config_name, cache_dir=str(root.parent / "cache"))
+            files = builder.config.data_files or {}
+        except Exception as error:  # whatever a card can be wrong in
+            configs = _configs(datasets, root)
+            if configs and (config_name not in configs if config_name else len(configs) > 1):
+                raise _no_config(repository.repo_id, config_name, configs) from error
+            cause = str(error).partition("\n")[0].replace(f"{root}/", "").replace(str(root), repository.repo_id)
+            raise SourceError(
+                f"{repository.repo_id}: `datasets` finds no data in this repository: {cause}; name files of it with "
+                "`dataset.data_files`"
+            ) from error
+        if split not in files:
+            raise _no_split(repository.repo_id, split, list(files))
+        return _names(root, files[split])
+
+
+def _configs(datasets: Any, root: Path) -> list[str]:
+    try:
+        return list(datasets.get_dataset_config_names(str(root)))
+    except Exception:  # the caller reports what was wrong
+        return []
+
+
+def _matching(
+    repository: "Repository", commit: str, listing: Mapping[str, RemoteFile], patterns: Sequence[str]
+) -> list[str]:
+    """The files that names or patterns relative to the repository mean; each must mean one."""
+    names: list[str] = [pattern for pattern in patterns if pattern in listing]
+    others = [pattern for pattern in patterns if pattern not in listing]
+    if others:
+        resolve_pattern = _import_datasets().data_files.resolve_pattern
+        with _skeleton(repository, commit, listing, ()) as root:
+            for pattern in others:
+                try:
+                    if "://" in pattern or ".." in pattern.split("/") or pattern.startswith("/"):
+                        raise FileNotFoundError(pattern)
+                    names += _names(root, resolve_pattern(pattern, str(root)))
+                except FileNotFoundError as error:
+                    raise SourceError(
+                        f"{repository.repo_id}: no file of it at commit {commit} matches `data_files` {pattern!r}; "
+                        f"it has {', '.join(list(listing)[:5])}{', …' if len(listing) > 5 else ''}"
+                    ) from error
+    return list(dict.fromkeys(names))
+
+
+def _names(root: Path, paths: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(Path(path).relative_to(root).as_posix() for path in paths))
+
+
+def _import_datasets() -> Any:
+    _import_client()
+    return importlib.import_module("datasets")
+
+
+def _import_client() -> Any:
+    """The hub's client, so that its requests end: by default it waits for a listing for ever."""
+    global _client_is_set
+    os.environ.setdefault("HF_XET_HIGH_PERFORMANCE", "1")  # read when the client is imported
+    client = importlib.import_module("huggingface_hub")
+    http = importlib.import_module("huggingface_hub.utils._http")
+    if not _client_is_set:
+
+        def with_timeout() -> Any:
+            session = http.default_client_factory()
+            session.timeout = _timeout()
+            return session
+
+        client.set_client_factory(with_timeout)
+        _client_is_set = True
+    return client
+
+
+_client_is_set = False
+
+
+def _timeout() -> float:
+    return float(os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT") or 60)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of the hub and what is here of it."""
+
+    repo_id: str
+    kind: Literal["dataset", "model"]
+    downloads: Path
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", self.repo_id) or re.search(r"\.\.|--", self.repo_id):
+            raise SourceError(
+                f"{self.repo_id!r} is no id of a {self.kind} on the hub (owner/name); if a local path was meant: "
+                "there is none of this name"
+            )
+
+    @property
+    def folder(self) -> Path:
+        prefix = "" if self.kind == "dataset" else "models--"  # an id holds no `--`
+        return self.downloads / (prefix + self.repo_id.replace("/", "--"))
+
+    def commit(self, revision: str | None) -> str:
+        """The commit that a branch, a tag or a commit's hash names; offline, the one that it named last."""
+        if revision and COMMIT.fullmatch(revision):
+            return revision
+        client = _import_client()
+        saved = self.folder / "refs" / quote(revision or "main", safe="")
+        if client.is_offline_mode() and saved.exists():
+            return saved.read_text().strip()
+        commit = self._asked(revision, lambda: self._ask_commit(revision or "main"))
+        if not (saved.exists() and saved.read_text() == commit):
+            make_folder(saved.parent)
+            write_file(saved, commit.encode())
+        return commit
+
+    def _ask_commit(self, revision: str) -> str:
+        client = _import_client()
+        path = f"api/{self.kind}s/{self.repo_id}/revision/{quote(revision, safe='')}?expand=sha"
+        url = f"{client.constants.ENDPOINT}/{path}"
+        response = client.utils.http_backoff("GET", url, headers=client.utils.build_hf_headers(), timeout=_timeout())
+        client.utils.hf_raise_for_status(response)
+        commit = response.json()["sha"]
+        assert COMMIT.fullmatch(commit), commit
+        return str(commit)
+
+    def listing(self, commit: str) -> dict[str, RemoteFile]:
+        """Every file of a commit; asked for once, since a commit never changes."""
+        saved = self.folder / f"{commit}.listing.json"
+        if saved.exists():
+            return {name: RemoteFile(*entry) for name, entry in json.loads(saved.read_bytes()).items()}
+        listing = self._asked(commit, lambda: self._ask_listing(commit))
+        make_folder(self.folder)
+        write_file(saved, json.dumps(listing).encode())
+        return listing
+
+    def _ask_listing(self, commit: str) -> dict[str, RemoteFile]:
+        api = _import_client().HfApi()
+        listing = {}
+        for entry in api.list_repo_tree(self.repo_id, repo_type=self.kind, revision=commit, recursive=True):
+            if not hasattr(entry, "blob_id"):
+                continue  # a folder
+            if entry.path.startswith("/") or ".." in entry.path.split("/"):
+                raise SourceError(f"{self.repo_id}: the hub lists a file outside of the repository: {entry.path!r}")
+            listing[entry.path] = RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
+        return listing
+
+    def download(self, commit: str, files: Mapping[str, RemoteFile], workers: int) -> Path:
+        """The commit's folder with these files in it; only one process downloads, others wait for it."""
+        root = self.folder / commit
+        if self._missing(commit, files):
+            with lock(self.folder / "lock"):
+                if missing := self._missing(commit, files):
+                    self._asked(commit, lambda: self._download(commit, missing, workers))
+        return root
+
+    def _marker(self, commit: str) -> dict[str, RemoteFile]:
+        try:
+            marked = json.loads((self.folder / f"{commit}.ok.json").read_bytes())
+        except FileNotFoundError:
+            return {}
+        return {name: RemoteFile(*entry) for name, entry in marked.items()}
+
+    def _missing(self, commit: str, files: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
+        marked, root = self._marker(commit), self.folder / commit
+        return {it: file for it, file in files.items() if marked.get(it) != file or _size(root / it) != file.size}
+
+    def _download(self, commit: str, missing: Mapping[str, RemoteFile], workers: int) -> None:
+        root = make_folder(self.folder / commit)
+        for rubbish in root.glob(".cache/huggingface/download/**/*.incomplete"):
+            rubbish.unlink()  # of a process that was killed: we hold the lock
+        for name, file in missing.items():
+            if _size(root / name) not in (None, file.size):
+                (root / name).unlink()  # else the client would take it for whole
+        wanted = self._link_known(commit, missing)
+        size = sum(file.size for name, file in missing.items() if name in wanted)
+        if size > (free := shutil.disk_usage(root).free):
+            raise StorageError(f"{self.folder}: {size:,} bytes of {self.repo_id} to download, {free:,} bytes free")
+        logger.info("%s: downloading %d files, %s bytes", self.repo_id, len(wanted), f"{size:,}")
+        if len(wanted) > 8:  # the client keeps this listing, and then needs no HEAD request for each file of Xet
+            _import_client().snapshot_download(
+                self.repo_id, repo_type=self.kind, revision=commit, local_dir=root, allow_patterns=[".gitattributes"]
+            )
+        with ThreadPoolExecutor(max(1, workers)) as pool:
+            list(pool.map(lambda name: self._get(commit, name, root), wanted))
+        for name, file in missing.items():
+            if _size(root / name) != file.size:
+                raise StorageError(f"{root / name}: {_size(root / name)} bytes; the hub says {file.size}; run it again")
+            sync(root / name)
+        write_file(self.folder / f"{commit}.ok.json", json.dumps({**self._marker(commit), **missing}).encode())
+
+    def _link_known(self, commit: str, missing: Mapping[str, RemoteFile]) -> list[str]:
+        """Links what another commit's folder holds under the same hash; gives the names of the others."""
+        known: dict[RemoteFile, Path] = {}
+        for marker in self.folder.glob("*.ok.json"):
+            other = marker.name.partition(".")[0]
+            known |= {file: self.folder / other / name for name, file in self._marker(other).items() if other != commit}
+        wanted = []
+        for name, file in missing.items():
+            path = self.folder / commit / name
+            if file in known and _size(known[file]) == file.size:
+                make_folder(path.parent)
+                path.unlink(missing_ok=True)
+                link_or_copy(known[file], path)
+            else:
+                wanted.append(name)
+        return wanted
+
+    def _get(self, commit: str, name: str, root: Path) -> None:
+        """One file. The client itself resumes a cut body and waits after 429; it gives up at a 5xx and at a reset."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                _import_client().hf_hub_download(
+                    self.repo_id, name, repo_type=self.kind, revision=commit, local_dir=root
+                )
+                return
+            except Exception as error:
+                status, headers = _response(error)
+                passing = status in RETRIED or _is_a(error, "ReadError", "WriteError", "RemoteProtocolError")
+                if attempt == ATTEMPTS or not passing:
+                    raise
+                asked = headers.get("Retry-After", "")
+                time.sleep(int(asked) if asked.isdigit() else 2 ** (attempt - 1))
+
+    def _asked(self, revision: str | None, ask: Callable[[], Result]) -> Result:
+        try:
+            return ask()
+        except PrepAssetsError:
+            raise
+        except Exception as error:
+            raise self._explained(error, revision) or error from error
+
+    def _explained(self, error: BaseException, revision: str | None) -> PrepAssetsError | None:
+        """What to tell the person; never the client's own text, which holds signed addresses."""
+        if _is_a(error, "LocalEntryNotFoundError") and error.__cause__:
+            return self._explained(error.__cause__, revision)
+        what, login = f"{self.kind} {self.repo_id!r}", "log in with `hf auth login` or set HF_TOKEN"
+        endpoint = re.sub(r"//[^/]*@", "//", _import_client().constants.ENDPOINT)  # without a password
+        page = f"{endpoint}/{'datasets/' if self.kind == 'dataset' else ''}{self.repo_id}"
+        path = "if a local path was meant: there is none of this name"
+        status, headers = _response(error)
+        if _is_a(error, "OfflineModeIsEnabled"):
+            return StorageError(
+                f"{what} at {revision or 'main'} is not whole in {self.folder}, and HF_HUB_OFFLINE forbids to ask the "
+                "hub; run it once without HF_HUB_OFFLINE, or name a revision that is here by its full commit"
+            )
+        if _is_a(error, "GatedRepoError"):
+            return StorageError(f"{what} is gated: accept its terms at {page}, then {login} as the user who did")
+        if _is_a(error, "RevisionNotFoundError"):
+            return SourceError(f"{what} has no revision {revision!r}; see the branches and tags at {page}")
+        if _is_a(error, "DisabledRepoError"):
+            return SourceError(f"{what} is disabled by the hub; see {page}")
+        if status == 401 and "credentials" in headers.get("X-Error-Message", ""):
+            return StorageError(f"{what}: {endpoint} refuses the token of HF_TOKEN or `hf auth login`; make a new one")
+        if status == 401:
+            return StorageError(f"{what} is private, or does not exist: {login}, or check the spelling; {path}")
+        if status == 403:
+            return StorageError(f"{what}: access is forbidden; the token needs the right to read it (see {page})")
+        if status == 404:
+            return SourceError(f"{what} does not exist at {endpoint}: check the spelling; {path}; if private: {login}")
+        if status is not None:
+            return StorageError(f"{what}: {endpoint} answers {status}, also after waiting; try again later")
+        if _is_a(error, "TransportError"):
+            return StorageError(
+                f"{what}: no connection to {endpoint}, or it stopped answering ({type(error).__name__}); check the "
+                "network and HF_ENDPOINT; with HF_HUB_OFFLINE=1 what is downloaded is used"
+            )
+        if isinstance(error, OSError) and error.errno is not None:
+            return StorageError(
+                f"{error.filename or self.folder}: {os.strerror(error.errno)}, while {what} was fetched"
+            )
+        return None
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _is_a(error: BaseException, *names: str) -> bool:
+    """Whether an error is of a class of this name: the client's HTTP library is httpx or httpx2, by its version."""
+    return any(base.__name__ in names for base in type(error).__mro__)
+
+
+def _response(error: BaseException) -> tuple[int | None, Mapping[str, str]]:
+    response = getattr(error, "response", None)
+    return (None, {}) if response is None else (response.status_code, response.headers)
