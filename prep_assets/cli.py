@@ -8,7 +8,7 @@ import click
 
 from prep_assets import __version__
 from prep_assets.errors import PrepAssetsError, StorageError
-from prep_assets.recipe import EXAMPLE, RECIPE_VARIABLE, Recipe, load_recipe
+from prep_assets.recipe import EXAMPLE, OUTPUT_VARIABLE, RECIPE_VARIABLE, Recipe, load_recipe
 
 EXIT_CODES = """\b
 Exit codes: 0 done; 1 the data is at fault; 2 usage or recipe; 3 something is stale;
@@ -58,8 +58,14 @@ def ui(recipe_path: Path | None, host: str, port: int) -> None:
     from prep_assets.orchestration.prepare import dagster_home
 
     recipe = _recipe(recipe_path)
-    home = dagster_home(recipe.work / "dagster")
-    os.environ |= {RECIPE_VARIABLE: str((recipe_path or EXAMPLE).absolute()), "DAGSTER_HOME": str(home.absolute())}
+    home = dagster_home(recipe.work / "dagster").absolute()
+    named = recipe_path or Path(os.environ.get(RECIPE_VARIABLE, EXAMPLE))
+    os.environ |= {
+        RECIPE_VARIABLE: str(named.absolute()),
+        OUTPUT_VARIABLE: str(recipe.output),
+        "DAGSTER_HOME": str(home),
+    }
+    os.chdir(home)  # Dagster lets an .env in the working folder overrule the environment
     arguments = ["-m", "dagster", "dev", "-m", "prep_assets.definitions", "--host", host, "--port", str(port)]
     os.execv(sys.executable, [sys.executable, *arguments])
 

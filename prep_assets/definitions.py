@@ -15,6 +15,23 @@ from prep_assets.recipe import EXAMPLE, RECIPE_VARIABLE, Recipe, load_recipe
 # Each is pinned by tests/test_dagster_behaviour.py: a change that matters fails there, not in a line nobody reads.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
+# Steps fork from one server that has imported what takes long, instead of importing it again each: a third of the time.
+FORK_SERVER = {
+    "start_method": {
+        "forkserver": {
+            "preload_modules": [
+                "dagster",
+                "dagster._cli",
+                "dagster._core.storage.event_log.sqlite",
+                "dagster._core.storage.runs.sqlite",
+                "dagster._core.storage.schedules.sqlite",
+                "dagster._grpc.types",
+                "prep_assets.orchestration.assets",
+            ]
+        }
+    }
+}
+
 
 def build_definitions(recipe: Recipe, progress: Progress | None = None) -> dg.Definitions:
     """The asset graph of one recipe."""
@@ -24,7 +41,7 @@ def build_definitions(recipe: Recipe, progress: Progress | None = None) -> dg.De
         assets=assets,
         jobs=[dg.define_asset_job("refresh", selection=dg.AssetSelection.assets(*assets), tags=tags)],
         resources={"dataset": Dataset(recipe, Layout(recipe.output, recipe.work), progress or Progress())},
-        executor=dg.multiprocess_executor,
+        executor=dg.multiprocess_executor.configured(FORK_SERVER),
     )
 
 

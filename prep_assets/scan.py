@@ -147,7 +147,9 @@ def split_by_shard(shards: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDA
     """The rows of each shard, in order. shards: (n,), the shard of each row."""
     order = np.argsort(shards, kind="stable")
     present, begins = np.unique(shards[order], return_index=True)
-    yield from zip(present.tolist(), np.split(order, begins[1:]), strict=True)
+    ends = np.append(begins, len(order))[1:]
+    for shard, begin, end in zip(present.tolist(), begins, ends, strict=True):
+        yield shard, order[begin:end]
 
 
 def content_by_identity(file: SourceFile) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from prep_assets.errors import StorageError
 from prep_assets.layout import Layout
-from prep_assets.payload import lock, make_folder, write_file
+from prep_assets.payload import is_ours_to_sweep, lock, make_folder, write_file
 
 
 def claim(layout: Layout) -> None:
@@ -18,8 +18,9 @@ def claim(layout: Layout) -> None:
     try:
         owner = json.loads(layout.owner.read_bytes())["output"]
     except FileNotFoundError:
-        strangers = [path.name for path in layout.work.iterdir()] if layout.work.is_dir() else []
-        if set(strangers) - {"locks", "dagster"}:
+        names = [path.name for path in layout.work.iterdir()] if layout.work.is_dir() else []
+        strangers = [name for name in names if name not in ("locks", "dagster") and not is_ours_to_sweep(name)]
+        if strangers:
             raise StorageError(
                 f"{layout.work}: holds {', '.join(sorted(strangers)[:5])} and was not made by prep-assets;"
                 " choose another work_path"

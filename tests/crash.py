@@ -2,6 +2,7 @@
 
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -24,6 +25,8 @@ def runs_through(work: Callable[[], object], stop_at: int) -> bool:
         try:
             work()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)

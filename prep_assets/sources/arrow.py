@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from prep_assets.arrow_stream import END
 from prep_assets.errors import SourceError
 from prep_assets.sources.columnar import Places, read_columns
 from prep_assets.sources.compression import reading
@@ -11,7 +12,6 @@ from prep_assets.sources.files import SourceFile
 from prep_assets.sources.rows import Columns, Report
 
 MAGIC = b"ARROW1"  # of the file format; a stream begins with its schema
-END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 
 
 def read_arrow(file: SourceFile, columns: Columns, report: Report) -> Iterator[pa.RecordBatch]:

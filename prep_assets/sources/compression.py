@@ -18,6 +18,8 @@ DECODERS: dict[str, Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]] =
     "xz": lzma.LZMADecompressor,
 }
 
+CODECS = {"gz": "gzip", "zst": "zstd"}
+
 
 @contextmanager
 def reading(file: SourceFile) -> Iterator[None]:
@@ -46,7 +48,7 @@ def chunks(file: SourceFile) -> Iterator[bytes]:
         elif file.compression in DECODERS:
             yield from _members(raw, DECODERS[file.compression])
         else:
-            with pa.CompressedInputStream(pa.PythonFile(raw, "r"), file.compression.replace("zst", "zstd")) as stream:
+            with pa.CompressedInputStream(pa.PythonFile(raw, "r"), CODECS[file.compression]) as stream:
                 yield from iter(lambda: stream.read(CHUNK), b"")
 
 

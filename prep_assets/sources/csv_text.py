@@ -9,7 +9,7 @@ import pyarrow as pa
 from prep_assets.errors import SourceError
 from prep_assets.sources.compression import line_blocks
 from prep_assets.sources.files import SourceFile
-from prep_assets.sources.rows import BadRowError, Columns, Report, Row, checked, listed, not_utf8
+from prep_assets.sources.rows import BadRowError, Columns, Report, Row, checked, listed
 
 
 def read_csv(file: SourceFile, columns: Columns, report: Report) -> Iterator[pa.RecordBatch]:
@@ -43,8 +43,8 @@ def _read_rows(file: SourceFile, columns: Columns, report: Report) -> Iterator[R
                 continue
             if len(fields) != len(header):
                 raise BadRowError(f"{len(fields)} fields; the header has {len(header)}")
-            text = _checked(fields[at], columns.field)
-            kept = [None if i is None else _checked(fields[i], n) for i, n in zip(kept_at, columns.kept, strict=True)]
+            text = checked(fields[at], columns.field)
+            kept = [None if i is None else checked(fields[i], n) for i, n in zip(kept_at, columns.kept, strict=True)]
         except StopIteration:
             return
         except (csv.Error, BadRowError) as error:
@@ -65,11 +65,3 @@ def _place(file: SourceFile, columns: Columns, header: list[str]) -> tuple[int, 
         found = "no column" if not count else f"{count} columns"
         raise SourceError(f"{file.path}: {found} {columns.field!r}; it has {listed(header)}; correct `dataset.field`")
     return header.index(columns.field), [header.index(it) if it in header else None for it in columns.kept]
-
-
-def _checked(text: str, column: str) -> str:
-    try:
-        checked(text, column)
-    except BadRowError as error:
-        raise BadRowError(f"column {column!r}: {not_utf8(text.encode('utf-8', 'surrogateescape'))}") from error
-    return text

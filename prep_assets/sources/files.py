@@ -131,7 +131,7 @@ def source_of(
         found = _some(others or sorted(it.name for it in root.iterdir()))
         raise SourceError(f"{root}: no data files; looked for the formats {ALLOWED}; found {found or 'nothing'}")
     ordered = sorted(formats, key=natural_key)
-    _check_formats(root, {formats[name]: name for name in reversed(ordered)})
+    _check_formats(root, {formats[name]: name for name in ordered[::-1]})
     notices = list(notices)
     if others:
         notices.append(f"{root}: {len(others)} files of other formats are not read: {_some(others)}")
@@ -144,7 +144,9 @@ def source_of(
 
 def _check_formats(root: Path, examples: Mapping[str, str]) -> None:
     if len(examples) > 1 and not TABLES.issuperset(examples):
-        found = ", ".join(f"{name} ({known})" for known, name in examples.items())
+        found = ", ".join(
+            f"{name} ({known})" for known, name in sorted(examples.items(), key=lambda it: natural_key(it[1]))
+        )
         raise SourceError(f"{root}: formats are mixed: {found}; name the files of one with `dataset.data_files`")
 
 

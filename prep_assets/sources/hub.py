@@ -29,6 +29,7 @@ CONVERTED = re.compile(r"(?P<config>[^/]+)/(?P<partial>partial-)?(?P<split>[^/]+
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CARDS = ("README.md", ".huggingface.yaml")  # where a dataset says which files its configurations and splits are
 ATTEMPTS = 3  # of a file's download, where the client itself does not try again
+TIMEOUTS = ("connect", "read", "write", "pool")
 RETRIED = (408, 429, 500, 502, 503, 504)
 
 Result = TypeVar("Result")
@@ -249,24 +250,24 @@ def _import_datasets() -> Any:
 
 
 def _import_client() -> Any:
-    """The hub's client, so that its requests end: by default it waits for a listing for ever."""
-    global _client_is_set
+    """The hub's client, changed so that each request ends: itself it waits for a listing for ever."""
     os.environ.setdefault("HF_XET_HIGH_PERFORMANCE", "1")  # read when the client is imported
     client = importlib.import_module("huggingface_hub")
     http = importlib.import_module("huggingface_hub.utils._http")
-    if not _client_is_set:
+    if http._GLOBAL_CLIENT_FACTORY is http.default_client_factory:
 
-        def with_timeout() -> Any:
+        def client_with_timeout() -> Any:
             session = http.default_client_factory()
-            session.timeout = _timeout()
+            session.event_hooks = {"request": [*session.event_hooks["request"], _limit_wait]}
             return session
 
-        client.set_client_factory(with_timeout)
-        _client_is_set = True
+        client.set_client_factory(client_with_timeout)
     return client
 
 
-_client_is_set = False
+def _limit_wait(request: Any) -> None:
+    waits = request.extensions.get("timeout", {})
+    request.extensions["timeout"] = {part: waits.get(part) or _timeout() for part in TIMEOUTS}
 
 
 def _timeout() -> float:

@@ -99,7 +99,7 @@ class _Values:
             except json.JSONDecodeError as error:
                 goes_on = error.msg.startswith("Unterminated") or error.pos > len(self._text) - SLACK
                 if self._ended or not goes_on:
-                    raise self._wrong(row, error.msg) from None
+                    raise self._wrong(row, error.msg, goes_on) from None
             else:
                 if end < len(self._text) or self._ended:  # a number at the very end may go on
                     self._at = end
@@ -135,8 +135,8 @@ class _Values:
         if self._peek():
             raise self._wrong(row, "more after its end")
 
-    def _wrong(self, row: int, cause: str) -> SourceError:
-        kind = "damaged or cut short, not valid JSON" if self._ended and not self._peek() else "not valid JSON"
+    def _wrong(self, row: int, cause: str, goes_on: bool = False) -> SourceError:
+        kind = "damaged or cut short, not valid JSON" if goes_on or not self._peek() else "not valid JSON"
         return SourceError(
             f"{self._file.path}: row {row}: {kind}: {cause}; restore the file, or write it as JSON Lines"
         )

@@ -1,7 +1,9 @@
 """JSON Lines: one object a line."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -25,6 +27,8 @@ def read_jsonl(file: SourceFile, columns: Columns, report: Report) -> Iterator[p
 
 def _read_fast(first: int, lines: Sequence[bytes], columns: Columns) -> pa.RecordBatch:
     """The rows of lines that orjson reads and that all have text or null, which pyarrow checks as it copies."""
+    if columns.kept and any(map(LONG.search, lines)):
+        raise ValueError("orjson would round")
     field = columns.field
     records = list(map(orjson.loads, lines))
     texts = [pick(record, field) for record in records] if "." in field else [record[field] for record in records]
@@ -49,10 +53,9 @@ def parse(line: bytes) -> Any:
 
     Bytes that are not UTF-8 become lone surrogates, refused where they are read. Raises BadRowError.
     """
-    try:
-        return orjson.loads(line)
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        if not LONG.search(line):
+            return orjson.loads(line)
     try:
         return DECODER.decode(line.decode("utf-8", "surrogateescape"))
     except json.JSONDecodeError as error:
@@ -65,4 +68,5 @@ def _int(digits: str) -> int | float:
     return int(digits) if len(digits) < 4300 else float(digits)  # Python refuses longer ones
 
 
+LONG = re.compile(rb"[0-9]{20}")  # orjson makes a float of integers beyond 64 bits
 DECODER = json.JSONDecoder(parse_int=_int)

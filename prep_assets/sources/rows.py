@@ -118,13 +118,17 @@ def as_text(value: Any) -> str | None:
 
 
 def checked(text: str | None, column: str) -> str | None:
-    """The same text. Raises BadRowError where it is not Unicode."""
+    """The same text. Raises BadRowError where it is not Unicode, or was decoded from bytes that are not UTF-8."""
     try:
         if text and not text.isascii():
             text.encode()
     except UnicodeEncodeError as error:
-        found = f"a lone surrogate U+{ord(error.object[error.start]):04X} at character {error.start}"
-        raise BadRowError(f"column {column!r} is not Unicode: {found}") from None
+        code = ord(text[error.start])
+        found = f"a lone surrogate U+{code:04X}"
+        if 0xDC80 <= code <= 0xDCFF:  # how "surrogateescape" decodes a wrong byte
+            found = f"not UTF-8: byte 0x{code - 0xDC00:02x}, or {found},"
+        where = f"character {error.start}, byte offset {len(text[: error.start].encode())}"
+        raise BadRowError(f"column {column!r} is not Unicode: {found} at {where}") from None
     return text
 
 
