@@ -1,5 +1,6 @@
 """Build: one recipe at one source index, and from these what each stage's payloads are made from."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class Progress:
     """Hears of work as it is done; the command line shows it, Dagster logs it."""
 
     advance: Callable[[str, int, int, int], None] = lambda stage, shard, documents, tokens: None
+    note: Callable[[str], None] = lambda message: None
 
 
 @dataclass(frozen=True)
@@ -48,54 +50,58 @@ class Build:
         """Of the tokens in `.bin`."""
         return pair_dtype(self.recipe, self.tokenizer)
 
+    @property
+    def num_shards(self) -> int:
+        return len(self.index.shards)
+
     def made(self, shard: int) -> dict[Stage, "Made"]:
         """What each stage made of a shard from the inputs it has now, and whether that is fresh.
 
         A payload whose files were dropped is fresh as long as nothing downstream has to be made from them.
         """
-        found: list[tuple[Stage, Path | None, Receipt | None]] = []
+        found: list[tuple[Stage, dict[str, str] | None, Path | None, Receipt | None]] = []
         receipt: Receipt | None = None
         for stage in STAGES:
-            inputs = self._inputs(stage, shard, receipt)
-            payload = None if inputs is None else self.layout.payload(stage, shard, inputs)
-            receipt = None if payload is None else read_receipt(payload)
-            found.append((stage, payload, receipt))
+            made_from = self._made_from(stage, shard, receipt)
+            payload = self.layout.payload(stage, shard, fingerprint(**made_from)) if made_from else None
+            receipt = read_receipt(payload) if payload else None
+            found.append((stage, made_from, payload, receipt))
         made: dict[Stage, Made] = {}
-        needed = True
-        for stage, payload, receipt in reversed(found):
+        is_needed = True
+        for stage, made_from, payload, receipt in reversed(found):
             has_files = payload is not None and payload.is_dir()
-            is_fresh = receipt is not None and (has_files or not needed)
-            if stage == "memmap_shards" and receipt is not None and payload is not None:
-                is_fresh = has_files and has_sizes(payload, receipt.pieces)
-            made[stage] = Made(payload, receipt, has_files, is_fresh)
-            needed = not is_fresh
+            is_fresh = receipt is not None and (has_files or not is_needed)
+            if is_fresh and stage == "memmap_shards" and payload and receipt:
+                is_fresh = has_sizes(payload, receipt.pieces)
+            made[stage] = Made(made_from, payload, receipt, has_files, is_fresh)
+            is_needed = not is_fresh
         return made
 
-    def _inputs(self, stage: Stage, shard: int, upstream: Receipt | None) -> str | None:
-        """Fingerprint of all that a payload is made from, and nothing more; None where upstream was not made."""
-        code, keep_columns = CODE_VERSIONS[stage], self.recipe.dataset.keep_columns
+    def _made_from(self, stage: Stage, shard: int, upstream: Receipt | None) -> dict[str, str] | None:
+        """All that a stage's payload is made from, and nothing more; None where upstream was not made."""
+        common = {"code": CODE_VERSIONS[stage], "keep_columns": json.dumps(self.recipe.dataset.keep_columns)}
         if stage == "raw_dataset":
-            return fingerprint(code=code, documents=self.index.shards[shard].version, keep_columns=keep_columns)
+            return common | {"documents": self.index.shards[shard].version}
         if upstream is None:
             return None
         if stage == "tokenized_partitions":
-            return fingerprint(
-                code=code,
-                documents=upstream.content,
-                keep_columns=keep_columns,
-                tokenizer=self.tokenizer.identity,
-            )
-        return fingerprint(
-            code=code,
-            tokens=upstream.content,
-            keep_columns=keep_columns,
-            tokens_per_shard=self.recipe.tokens_per_shard,
-            dtype=self.dtype.str,
-        )
+            return common | {"documents": upstream.content, "tokenizer": self.tokenizer.identity}
+        return common | {
+            "tokens": upstream.content,
+            "tokens_per_shard": str(self.recipe.tokens_per_shard),
+            "dtype": self.dtype.str,
+        }
+
+    def former(self, stage: Stage, shard: int) -> list[tuple[Path, Receipt]]:
+        """The payloads of a stage and shard whose files are there, the newest first."""
+        folder = self.layout.payload(stage, shard, "_").parent
+        payloads = [path.parent for path in folder.glob("[!.]*/receipt.json")]
+        payloads.sort(key=lambda payload: payload.stat().st_mtime_ns, reverse=True)
+        return [(payload, receipt) for payload in payloads if (receipt := read_receipt(payload))]
 
     def upstream(self, stage: Stage, shard: int) -> tuple[Path, Receipt]:
         """The payload to read from. Raises NotReadyError, naming the command that makes it."""
-        payload, receipt, has_files, _ = self.made(shard)[stage]
+        _, payload, receipt, has_files, _ = self.made(shard)[stage]
         if payload is None or receipt is None or not has_files:
             raise NotReadyError(
                 f"{stage}, shard {partition_name(shard)}: not made for the current source;"
@@ -105,8 +111,9 @@ class Build:
 
 
 class Made(NamedTuple):
-    """One stage of a shard; payload None: what is upstream was not made, so its name is not known yet."""
+    """One stage of a shard; made_from, payload None: what is upstream was not made, so they are not known yet."""
 
+    made_from: dict[str, str] | None
     payload: Path | None
     receipt: Receipt | None
     has_files: bool

@@ -36,7 +36,7 @@ FORK_SERVER = {
 def build_definitions(recipe: Recipe, progress: Progress | None = None) -> dg.Definitions:
     """The asset graph of one recipe."""
     assets = build_assets(recipe)
-    tags = {RANGE_BEGIN: partition_name(0), RANGE_END: partition_name(recipe.shards - 1)}
+    tags = {RANGE_BEGIN: partition_name(0), RANGE_END: partition_name(recipe.num_shards - 1)}
     return dg.Definitions(
         assets=assets,
         jobs=[dg.define_asset_job("refresh", selection=dg.AssetSelection.assets(*assets), tags=tags)],

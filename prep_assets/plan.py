@@ -36,19 +36,23 @@ class Plan:
 def make_plan(build: Build) -> Plan:
     """What a refresh would do, from index, receipts and the publication record."""
     stale: list[Stale] = []
-    payloads: list[str] = []
-    for shard in range(len(build.index.shards)):
+    payloads: list[str | None] = []
+    for shard in range(build.num_shards):
         made = build.made(shard)
         upstream_is_stale = False
         for stage in STAGES:
             if not made[stage].is_fresh:
                 stale.append(Stale(stage, shard, "upstream stale" if upstream_is_stale else "not made"))
                 upstream_is_stale = True
-        if (payload := made["memmap_shards"].payload) is not None:
-            payloads.append(payload.name)
+        payload = made["memmap_shards"].payload
+        payloads.append(payload.name if payload else None)
     versions = read_publications(build.layout.publications).versions
     if stale:
         stale.append(Stale("dataset_manifest", None, "upstream stale"))
-    elif not versions or list(versions[-1].payloads) != payloads or not is_visible(build.layout, versions[-1].id):
+    elif (
+        not versions
+        or [names[-1] for names in versions[-1].payloads] != payloads
+        or not is_visible(build.layout, versions[-1].id)
+    ):
         stale.append(Stale("dataset_manifest", None, "not published"))
     return Plan(tuple(stale))

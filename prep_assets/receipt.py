@@ -41,19 +41,24 @@ class Receipt(BaseModel, frozen=True, extra="forbid"):
 
     stage: Stage
     shard: NonNegativeInt
-    inputs: str
+    made_from: dict[str, str]  # the named inputs, whose fingerprint names the payload
     content: str
     documents: NonNegativeInt
     tokens: NonNegativeInt = 0
     bytes: NonNegativeInt
     left_out: dict[str, NonNegativeInt] = {}  # reason -> documents
-    tokenized: NonNegativeInt = 0  # documents that the engine encoded; the others' tokens were copied
+    reused: NonNegativeInt = 0  # documents whose text or tokens were copied from where they were before
+    tokenized: NonNegativeInt = 0  # documents with tokens that the engine encoded
     with_special_text: NonNegativeInt = 0  # documents that hold the text of a special token
     with_end: NonNegativeInt = 0  # documents whose last id is the end token
-    largest_token: NonNegativeInt = 0
     engine: str | None = None
     seconds: NonNegativeFloat
     pieces: tuple[Piece, ...] = ()
+
+    @property
+    def inputs(self) -> str:
+        """Name of the payload."""
+        return fingerprint(**self.made_from)
 
 
 def write_receipt(payload: Path, receipt: Receipt) -> None:

@@ -44,6 +44,8 @@ class Dataset(_Part):
     shard_by: Literal["document", "file"] = Field("document", description="what decides a document's shard")
     on_bad_row: Literal["error", "skip"] = Field("error", description="skip leaves bad rows out and lists them")
     keep_columns: list[Text] = Field([], description="columns carried into the sidecars, as text")
+    exclude: Text | None = Field(None, description="a file of documents to leave out: a digest, or a key, on each line")
+    exclude_column: Text | None = Field(None, description="the column whose values `exclude` lists, instead of digests")
 
 
 class TokenizerOptions(_Part):
@@ -69,7 +71,9 @@ class Recipe(_Part):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$")] | None = Field(
         None, description="prefix of the asset keys, where several recipes share one Dagster home"
     )
-    shards: PositiveInt = Field(1, description="number of shards")
+    shards: PositiveInt | Literal["auto"] = Field(
+        1, description="number of shards; auto: by size, fixed when first made"
+    )
     tokens_per_shard: PositiveInt = Field(1_000_000_000, description="most tokens in one `.bin`")
     loading_workers: PositiveInt = Field(4, description="most files read at once")
     tokenize_workers: PositiveInt = Field(4, description="most threads that tokenize")
@@ -99,6 +103,12 @@ class Recipe(_Part):
     def base(self) -> Path:
         """The folder that relative paths of the source and the tokenizer start from."""
         return self._base
+
+    @property
+    def num_shards(self) -> int:
+        """The number of shards, which `auto` must have become before it is asked for (workspace.settle_shards)."""
+        assert isinstance(self.shards, int), "shards: auto was not settled"
+        return self.shards
 
     @property
     def output(self) -> Path:

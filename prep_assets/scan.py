@@ -1,8 +1,8 @@
-"""Scan: the source -> the source index. Reads every file once for its documents' digests."""
+"""Scan: the source -> the source index. Reads only files whose identity changed, several at once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from time import time_ns
 
 import numpy as np
 import numpy.typing as npt
@@ -10,15 +10,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from prep_assets.cpus import available_cpus
-from prep_assets.digest import ContentDigest, Digests, digests_of, digests_of_rows, shard_of_name, shards_of
+from prep_assets.digest import ContentDigest, digests_of, digests_of_rows, shard_of_name, shards_of
 from prep_assets.errors import SourceError
+from prep_assets.exclusion import Exclusion, load_exclusion
 from prep_assets.formats.source_index import (
+    DigestFileWriter,
+    FileDocuments,
     FileEntry,
+    Identities,
+    Known,
     ShardEntry,
     SourceIndex,
+    current_id,
     digest_file,
-    new_digest_file,
     read_digests,
+    read_identities,
+    read_index,
+    write_identities,
     write_index,
 )
 from prep_assets.layout import Layout
@@ -27,6 +35,9 @@ from prep_assets.receipt import fingerprint
 from prep_assets.recipe import Recipe
 from prep_assets.sources.files import Source, SourceFile, is_local, list_files
 from prep_assets.sources.read import BadRow, read_documents
+
+READER_VERSION = "1"  # raised when a reader gives other documents for the same bytes
+SETTLING = 2_000_000_000  # ns: a file younger than this when it was read may change again under the same time stamp
 
 
 def list_source(recipe: Recipe, layout: Layout) -> Source:
@@ -49,61 +60,100 @@ def list_source(recipe: Recipe, layout: Layout) -> Source:
 
 
 def scan(
-    recipe: Recipe, layout: Layout, source: Source, read: Callable[[int], None] = lambda documents: None
+    recipe: Recipe,
+    layout: Layout,
+    source: Source,
+    read: Callable[[int], None] = lambda documents: None,
+    *,
+    rescan: bool = False,
 ) -> SourceIndex:
-    """The index of what the source holds now, kept as the current one; read: told of documents as they are read.
+    """The index of what the source holds now, kept as the current one.
 
-    Several files are read at once. Raises SourceError, naming file and row, for a source that cannot be used.
+    read: told of documents as they are read; rescan: read every file, whatever is known of it.
+    Raises SourceError, naming file and row, for a source that cannot be used.
     """
+    exclusion = exclusion_of(recipe)
     if recipe.dataset.shard_by == "file":
-        files = tuple(
+        files = [
             FileEntry(name=file.name, content=content_by_identity(file), documents=None, text_size=file.size)
             for file in source.files
-        )
-        shards = _shards_of_files(source, recipe.shards)
+        ]
     else:
-        with ThreadPoolExecutor(min(recipe.loading_workers, available_cpus())) as pool:
-            files = tuple(pool.map(lambda file: _read_file(recipe, layout, file, read), source.files))
-        shards = tuple(_shards_of_documents(layout.index, files, recipe))
-        if not any(file.documents for file in files):
-            raise SourceError(
-                f"{recipe.dataset.name_or_path}: no documents in its {len(files)} files"
-                f" ({sum(file.null_rows for file in files)} rows whose text is null)"
-            )
+        files = _read_changed_files(recipe, layout, source, read, rescan)
     index = SourceIndex(
         shard_by=recipe.dataset.shard_by,
         field=recipe.dataset.field,
         keep_columns=tuple(recipe.dataset.keep_columns),
+        exclude_column=recipe.dataset.exclude_column,
+        excluded=exclusion.identity,
         revision=source.revision,
-        files=files,
-        shards=shards,
+        files=tuple(files),
+        shards=(),
     )
+    index = _with_shards(recipe, layout, source, index, exclusion)
     write_index(layout.index, index)
     return index
 
 
-def documents_of(
-    recipe: Recipe, file: SourceFile, bad_rows: list[tuple[int, str]]
-) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The documents of one source file in batches (row, text, kept columns), with how many null rows were left out.
+def unread_files(recipe: Recipe, layout: Layout, source: Source) -> list[SourceFile]:
+    """The files that a scan would read: those whose identity changed. Looks at listings alone."""
+    known = read_identities(layout.index, _reading(recipe))
+    return [file for file in source.files if not _is_known(layout, known.get(file.name), file)]
 
-    Bad rows end in a SourceError, or with on_bad_row: skip in bad_rows, as (row, cause).
-    """
+
+def exclusion_of(recipe: Recipe) -> Exclusion:
+    """The documents that the recipe leaves out."""
     dataset = recipe.dataset
-
-    def skip(bad: BadRow) -> None:
-        bad_rows.append((bad.row, bad.cause))
-
-    on_bad_row = skip if dataset.on_bad_row == "skip" else None
-    for batch in read_documents(file, dataset.field, dataset.keep_columns, on_bad_row):
-        nulls = batch.column("text").null_count
-        yield (batch.filter(pc.is_valid(batch.column("text"))) if nulls else batch), nulls
+    return load_exclusion(recipe.base / dataset.exclude if dataset.exclude else None, dataset.exclude_column)
 
 
-def digests_of_batch(batch: pa.RecordBatch) -> tuple[Digests, Digests | None]:
-    """Of a batch of documents_of: the texts' digests, and those of the kept columns where there are any."""
-    kept = batch.columns[2:]
-    return digests_of(batch.column(1)), digests_of_rows(kept) if kept else None
+def _reading(recipe: Recipe) -> str:
+    """Fingerprint of the options that decide what documents a file gives."""
+    dataset = recipe.dataset
+    return fingerprint(
+        code=READER_VERSION,
+        field=dataset.field,
+        keep_columns=dataset.keep_columns,
+        exclude_column=dataset.exclude_column,
+        on_bad_row=dataset.on_bad_row,
+    )
+
+
+def _is_known(layout: Layout, known: Known | None, file: SourceFile) -> bool:
+    return (
+        known is not None
+        and known.is_settled
+        and known.identity == file.identity
+        and digest_file(layout.index, known.entry.content).exists()
+    )
+
+
+def _read_changed_files(
+    recipe: Recipe, layout: Layout, source: Source, read: Callable[[int], None], rescan: bool
+) -> list[FileEntry]:
+    reading = _reading(recipe)
+    known = {} if rescan else read_identities(layout.index, reading)
+    found = {file.name: known[file.name] for file in source.files if _is_known(layout, known.get(file.name), file)}
+    changed = [file for file in source.files if file.name not in found]
+
+    def know(file: SourceFile) -> Known:
+        began = time_ns()
+        entry = _read_file(recipe, layout, file, read)
+        return Known(identity=file.identity, is_settled=_is_settled(file.identity, began), entry=entry)
+
+    with ThreadPoolExecutor(min(recipe.loading_workers, available_cpus())) as pool:
+        found |= zip((file.name for file in changed), pool.map(know, changed), strict=True)
+    if changed or found.keys() != known.keys():
+        write_identities(layout.index, Identities(reading=reading, files=found))
+    return [found[file.name].entry for file in source.files]
+
+
+def _is_settled(identity: str, began: int) -> bool:
+    """Whether a later change of the file must show in its identity: a hub blob's always does."""
+    if identity.startswith("blob:"):
+        return True
+    _, modified, changed, _ = map(int, identity.split(":"))
+    return max(modified, changed) + SETTLING < began
 
 
 def _read_file(recipe: Recipe, layout: Layout, file: SourceFile, read: Callable[[int], None]) -> FileEntry:
@@ -111,11 +161,13 @@ def _read_file(recipe: Recipe, layout: Layout, file: SourceFile, read: Callable[
     null_rows = text_size = 0
     path = make_folder(layout.index / "files") / "digests"
     with scratch(path) as folder:
-        with new_digest_file(folder / "digests.arrow", bool(recipe.dataset.keep_columns)) as digests:
+        with DigestFileWriter(
+            folder / "digests.arrow", bool(recipe.dataset.keep_columns), recipe.dataset.exclude_column is not None
+        ) as digests:
             for batch, nulls in documents_of(recipe, file, bad_rows):
                 null_rows += nulls
-                text_size += int(pc.sum(pc.binary_length(batch.column("text"))).as_py() or 0)
-                digests.write(batch.column("row").to_numpy(), *digests_of_batch(batch))
+                text_size += int(pc.sum(pc.binary_length(batch.column(1))).as_py() or 0)
+                digests.write(describe(recipe, batch))
                 read(len(batch))
         install_file(folder / "digests.arrow", digest_file(layout.index, digests.content))
     return FileEntry(
@@ -128,19 +180,69 @@ def _read_file(recipe: Recipe, layout: Layout, file: SourceFile, read: Callable[
     )
 
 
-def _shards_of_documents(folder: Path, files: Sequence[FileEntry], recipe: Recipe) -> Iterator[ShardEntry]:
-    with_kept = bool(recipe.dataset.keep_columns)
-    contents = [ContentDigest(2 if with_kept else 1) for _ in range(recipe.shards)]
-    documents = np.zeros(recipe.shards, np.int64)
-    for file in files:
-        for batch in read_digests(folder, file, with_kept):
-            shards = shards_of(batch.digests, recipe.shards)
+def documents_of(
+    recipe: Recipe, file: SourceFile, bad_rows: list[tuple[int, str]]
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The documents of one source file in batches, with how many null rows were left out of each.
+
+    Columns by position: row, text, the kept columns, then the column that exclusion goes by, if any.
+    Bad rows end in a SourceError, or with on_bad_row: skip in bad_rows, as (row, cause).
+    """
+    dataset = recipe.dataset
+
+    def skip(bad: BadRow) -> None:
+        bad_rows.append((bad.row, bad.cause))
+
+    on_bad_row = skip if dataset.on_bad_row == "skip" else None
+    columns = [*dataset.keep_columns, *([dataset.exclude_column] if dataset.exclude_column else [])]
+    for batch in read_documents(file, dataset.field, columns, on_bad_row):
+        nulls = batch.column(1).null_count
+        yield (batch.filter(pc.is_valid(batch.column(1))) if nulls else batch), nulls
+
+
+def describe(recipe: Recipe, batch: pa.RecordBatch) -> FileDocuments:
+    """What the index says of a batch of documents_of."""
+    kept = batch.columns[2 : 2 + len(recipe.dataset.keep_columns)]
+    return FileDocuments(
+        rows=batch.column(0).to_numpy(),
+        digests=digests_of(batch.column(1)),
+        kept=digests_of_rows(kept) if kept else None,
+        key=digests_of_rows([batch.columns[-1]]) if recipe.dataset.exclude_column else None,
+    )
+
+
+def _with_shards(
+    recipe: Recipe, layout: Layout, source: Source, index: SourceIndex, exclusion: Exclusion
+) -> SourceIndex:
+    """The index with its shards' versions; where nothing changed since the current one, that one, nothing read."""
+    if index.shard_by == "file":
+        return index.model_copy(update={"shards": _shards_of_files(source, recipe.num_shards, exclusion)})
+    if (current := current_id(layout.index)) is not None:
+        former = read_index(layout.index, current)
+        same = former.model_copy(update={"shards": (), "excluded_documents": 0}) == index
+        if same and len(former.shards) == recipe.num_shards:
+            return former
+    contents = [ContentDigest(2 if index.keep_columns else 1) for _ in range(recipe.num_shards)]
+    documents = np.zeros(recipe.num_shards, np.int64)
+    excluded = 0
+    for file in index.files:
+        for batch in read_digests(layout.index, index, file):
+            stays = exclusion.keeps(batch.digests, batch.key)
+            excluded += len(stays) - int(stays.sum())
+            kept = batch.select(stays)
+            shards = shards_of(kept.digests, recipe.num_shards)
             for shard, rows in split_by_shard(shards):
-                kept = [] if batch.kept is None else [batch.kept[rows]]
-                contents[shard].update(batch.digests[rows], *kept)
-            documents += np.bincount(shards, minlength=recipe.shards)
-    for content, count in zip(contents, documents.tolist(), strict=True):
-        yield ShardEntry(version=content.hexdigest(), documents=count)
+                part = kept.select(rows)
+                contents[shard].update(part.digests, *([] if part.kept is None else [part.kept]))
+            documents += np.bincount(shards, minlength=recipe.num_shards)
+    if not documents.any():
+        raise SourceError(
+            f"{recipe.dataset.name_or_path}: no documents in its {len(index.files)} files"
+            f" ({sum(file.null_rows for file in index.files)} rows whose text is null, {excluded} excluded documents)"
+        )
+    counted = zip(contents, documents.tolist(), strict=True)
+    shard_entries = tuple(ShardEntry(version=content.hexdigest(), documents=count) for content, count in counted)
+    return index.model_copy(update={"shards": shard_entries, "excluded_documents": excluded})
 
 
 def split_by_shard(shards: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -157,8 +259,27 @@ def content_by_identity(file: SourceFile) -> str:
     return fingerprint(name=file.stem, identity=file.identity)
 
 
-def _shards_of_files(source: Source, num_shards: int) -> tuple[ShardEntry, ...]:
+def _shards_of_files(source: Source, num_shards: int, exclusion: Exclusion) -> tuple[ShardEntry, ...]:
     contents: list[list[str]] = [[] for _ in range(num_shards)]
     for file in source.files:
         contents[shard_of_name(file.stem, num_shards)].append(content_by_identity(file))
-    return tuple(ShardEntry(version=fingerprint(files=content), documents=None) for content in contents)
+    versions = (fingerprint(files=content, excluded=exclusion.identity) for content in contents)
+    return tuple(ShardEntry(version=version, documents=None) for version in versions)
+
+
+class Cursor:
+    """Documents of one file, taken in order in any portions, whatever batches they lie in."""
+
+    def __init__(self, batches: Iterator[FileDocuments]) -> None:
+        self._batches = batches
+        self._rest: list[FileDocuments] = []
+
+    def take(self, count: int) -> FileDocuments | None:
+        """The next documents; fewer where the file ends, None at its end."""
+        while sum(len(part.rows) for part in self._rest) < count and (part := next(self._batches, None)) is not None:
+            self._rest.append(part)
+        if not self._rest:
+            return None
+        joined = FileDocuments.concatenated(self._rest)
+        self._rest = [joined.select(slice(count, None))] if len(joined.rows) > count else []
+        return joined.select(slice(count))

@@ -1,11 +1,12 @@
 """`tokenizer.json`: its identity, its largest id, what stands at a document's ends, and the engine."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +25,6 @@ FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 
 SpecialText = Literal["parse", "text", "error"]
-
-
-class Documents(NamedTuple):
-    """Tokens of a batch of documents, BOS and EOS included; a document without ids of its own has length 0."""
-
-    lengths: npt.NDArray[np.int64]  # (num_documents,), in tokens
-    ids: npt.NDArray[Any]  # (lengths.sum(),), uint16 or int32
-    special_text: npt.NDArray[np.bool_]  # (num_documents,), whether the text holds that of a special token
 
 
 @dataclass(frozen=True)
@@ -118,25 +111,24 @@ class Tokenizer:
         """The text of ids, special tokens left out."""
         return self._reference.decode(list(ids), skip_special_tokens=True)
 
-    def encode(self, texts: pa.LargeStringArray) -> Documents:
-        """The tokens of each text for itself: those of `tokenizers.Tokenizer.encode`, with BOS and EOS as asked."""
-        encoded = self.engine.encode(texts)
-        special = self._holds_special_text(texts, encoded)
-        return Documents(*self._with_ends(encoded), special)
+    def encode(self, texts: pa.LargeStringArray) -> Encoded:
+        """Tokens of each text for itself, of self.dtype: `tokenizers.Tokenizer.encode`'s, with BOS and EOS as asked.
 
-    def _holds_special_text(self, texts: pa.LargeStringArray, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        if self.special_text == "text":  # their ids do not show, so their texts are looked for
-            found = np.zeros(len(texts), bool)
-            for content in self.special_tokens.values():
-                found |= pc.match_substring(texts, content).to_numpy(zero_copy_only=False)
-            return found
-        is_special = np.isin(encoded.ids, list(self.special_tokens))
-        hits = np.concatenate([[0], np.cumsum(is_special)])
-        ends = np.cumsum(encoded.lengths)
-        holds: npt.NDArray[np.bool_] = hits[ends] > hits[ends - encoded.lengths]
+        A text without ids of its own gets none at all.
+        """
+        return self._with_ends(self.engine.encode(texts))
+
+    def holds_special_text(self, texts: pa.LargeStringArray) -> npt.NDArray[np.bool_]:
+        """Whether each text holds that of a special token; (num_texts,)."""
+        if not self.special_tokens:
+            return np.zeros(len(texts), bool)
+        literals = (re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", token) for token in self.special_tokens.values())
+        holds: npt.NDArray[np.bool_] = pc.match_substring_regex(texts, "|".join(literals)).to_numpy(
+            zero_copy_only=False
+        )
         return holds
 
-    def _with_ends(self, encoded: Encoded) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    def _with_ends(self, encoded: Encoded) -> Encoded:
         lengths, ids = encoded
         ends = np.cumsum(lengths)
         begins = ends - lengths
@@ -157,7 +149,7 @@ class Tokenizer:
                 own[starts + at] = False
         assert not len(ids) or ids.max() <= self.largest_id
         out[own] = ids
-        return total, out
+        return Encoded(total, out)
 
     def _special_id(self, option: str, named: str | None, *, needed: bool) -> int | None:
         token = named or self._configured(option)

@@ -90,7 +90,7 @@ def test_nulls_and_texts_without_ids_are_left_out_and_counted(folder: Path) -> N
     write_jsonl(folder / "source/x.jsonl", ["", None, "tuba", " ", "lute drum", None])
     publication = refresh(make_recipe(folder, tokenizer__add_eos=True, tokenizer__eos_token="<fin>"))
     assert all_documents(folder / "out") == [[25, 29], [26, 27, 29]]
-    assert publication.left_out == {"null": 2, "bad": 0, "no tokens": 2}
+    assert publication.left_out == {"null": 2, "no tokens": 2}
 
 
 def test_bad_rows_are_left_out_and_listed_when_the_recipe_says_so(folder: Path) -> None:
@@ -180,17 +180,18 @@ def test_special_text_can_be_an_error(folder: Path) -> None:
 
 
 def stats(folder: Path) -> dict[str, tuple[int, int]]:
-    paths = [path for path in folder.rglob("*") if path.is_file() and "locks" not in path.parts]
+    """Inode and time of every file but those of the scan, which reads a file as young as this source again."""
+    caches = {"locks", "files", "identities.json"}
+    paths = [path for path in folder.rglob("*") if path.is_file() and not caches.intersection(path.parts)]
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
 
 
 def test_a_second_run_writes_nothing(folder: Path) -> None:
     write_jsonl(folder / "source/x.jsonl", WORDS)
     refresh(make_recipe(folder, shards=3))
-    before = {path: state for path, state in stats(folder / "out").items() if "index/files" not in path}
+    before = stats(folder / "out")
     refresh(make_recipe(folder, shards=3))
-    after = {path: state for path, state in stats(folder / "out").items() if "index/files" not in path}
-    assert after == before
+    assert stats(folder / "out") == before
 
 
 def test_workers_and_whitespace_of_the_tokenizer_change_nothing(folder: Path) -> None:
@@ -257,7 +258,7 @@ def test_a_damaged_payload_is_refused_put_away_and_made_again(folder: Path, stag
         [damaged] = [
             path
             for path in (folder / "out/.prep_assets" / stage).rglob("*")
-            if path.suffix in (".arrow", ".bin") and path.is_file()
+            if path.name in ("documents.arrow", "tokens.arrow", "shard_0_0.bin")
         ]
         content = bytearray(damaged.read_bytes())
         content[len(content) // 2] ^= 1

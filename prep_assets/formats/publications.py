@@ -9,11 +9,12 @@ from prep_assets.payload import write_file
 
 
 class Publication(BaseModel, frozen=True, extra="forbid"):
-    """One published version: index: the source index it was made from; payloads: inputs of each shard's pairs."""
+    """One published version. index: the source index it was made from; payloads: names of each shard's, by stage."""
 
     id: str
     index: str
-    payloads: tuple[str, ...]
+    tokenizer: str
+    payloads: tuple[tuple[str, str, str], ...]
     documents: NonNegativeInt
     tokens: NonNegativeInt
     left_out: dict[str, NonNegativeInt]

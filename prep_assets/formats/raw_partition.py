@@ -1,4 +1,4 @@
-"""Raw partition: the documents of one shard in the source's order, an Arrow IPC stream `documents.arrow`.
+"""Raw partition: the documents of one shard in the source's order: an Arrow IPC stream `documents.arrow`, a lookup.
 
 Columns: digest fixed_size_binary(16) of the text, text large_string, then each kept column as large_string.
 """
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from prep_assets.arrow_stream import END, read_stream
-from prep_assets.digest import DIGEST, ContentDigest, Digests, digests_of, digests_of_rows, from_arrow
+from prep_assets.digest import DIGEST, SIZE, ContentDigest, Digests, digests_of, digests_of_rows, from_arrow
 from prep_assets.errors import DamagedFileError
+from prep_assets.lookup import Lookup
 from prep_assets.payload import append
 
 FILE = "documents.arrow"
@@ -72,11 +74,47 @@ class RawPartitionsWriter:
             self._waiting[shard] = []
 
     def close(self, shard: int) -> Partition:
-        """Ends the partition of a shard."""
+        """Ends the partition of a shard and writes its lookup."""
         self._flush(shard)
         path = self._folder(shard) / FILE
         append(path, [memoryview(END)])
+        keys = [_keys(batch) for batch in read_stream(path, self.schema)]
+        Lookup.of(np.concatenate([np.empty((0, SIZE), np.uint8), *keys])).write(path.parent)
         return Partition(self._content[shard].hexdigest(), self._documents[shard], path.stat().st_size)
+
+
+def row_keys(digests: Digests, kept: Digests | None) -> Digests:
+    """What a document is found by: its text, and its kept columns where there are any."""
+    return digests if kept is None else digests ^ kept
+
+
+def _keys(batch: pa.RecordBatch) -> Digests:
+    kept = batch.columns[2:]
+    return row_keys(from_arrow(batch.column(0)), digests_of_rows(kept) if kept else None)
+
+
+class FormerPartition:
+    """A partition that was made before, to copy documents from; nothing but the map is in memory."""
+
+    def __init__(self, folder: Path, keep_columns: Sequence[str]) -> None:
+        self._schema = raw_schema(keep_columns)
+        self._batches = list(read_stream(folder / FILE, self._schema))
+        self._begins = np.cumsum([0, *map(len, self._batches)])
+        self._lookup = Lookup.read(folder, int(self._begins[-1]))
+
+    def find(self, keys: Digests) -> npt.NDArray[np.int64]:
+        """Position of each document, by row_keys; -1 where it is not there."""
+        return self._lookup.find(keys)
+
+    def take(self, positions: npt.NDArray[np.int64]) -> pa.Table:
+        """The documents at these positions, in that order. What damage changed shows in their digests."""
+        batches = np.searchsorted(self._begins, positions, side="right") - 1
+        order = np.argsort(batches, kind="stable")
+        parts = [
+            self._batches[batch].take(pa.array(positions[batches == batch] - self._begins[batch]))
+            for batch in np.unique(batches).tolist()
+        ]
+        return pa.Table.from_batches(parts, self._schema).take(pa.array(np.argsort(order)))
 
 
 class Documents(NamedTuple):

@@ -4,10 +4,10 @@
 named by a digest of just them; `<folder>/current` names the newest summary. None is ever changed once written.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,9 +48,12 @@ class SourceIndex(BaseModel, frozen=True, extra="forbid"):
     shard_by: Literal["document", "file"]
     field: str
     keep_columns: tuple[str, ...]
+    exclude_column: str | None = None
+    excluded: str | None = None  # digest of the list of excluded documents
     revision: str | None
     files: tuple[FileEntry, ...]
     shards: tuple[ShardEntry, ...]
+    excluded_documents: NonNegativeInt = 0
 
     @property
     def id(self) -> str:
@@ -58,53 +61,77 @@ class SourceIndex(BaseModel, frozen=True, extra="forbid"):
 
 
 class FileDocuments(NamedTuple):
-    """A batch of a digest file. rows: (n,) int64 in the source file; digests, kept: (n, 16) uint8."""
+    """Documents of a source file. rows: (n,) int64 in the file; digests, kept, key: (n, 16) uint8.
+
+    kept: of the kept columns, key: of the column that exclusion goes by; None where the recipe has none.
+    """
 
     rows: npt.NDArray[np.int64]
     digests: Digests
     kept: Digests | None
+    key: Digests | None
+
+    @classmethod
+    def concatenated(cls, parts: Sequence["FileDocuments"]) -> "FileDocuments":
+        """Several batches as one."""
+        columns: list[Any] = [
+            None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)
+        ]
+        return cls(*columns)
+
+    def select(self, rows: Any) -> "FileDocuments":
+        """The documents at these places: a slice, indices or a mask."""
+        kept, key = (None if column is None else column[rows] for column in (self.kept, self.key))
+        return FileDocuments(self.rows[rows], self.digests[rows], kept, key)
 
 
-def _schema(with_kept: bool) -> pa.Schema:
-    kept = [pa.field("kept", DIGEST, nullable=False)] if with_kept else []
-    return pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("digest", DIGEST, nullable=False), *kept])
+def _schema(with_kept: bool, with_key: bool) -> pa.Schema:
+    names = ["digest", *["kept"] * with_kept, *["key"] * with_key]
+    columns = [pa.field(name, DIGEST, nullable=False) for name in names]
+    return pa.schema([pa.field("row", pa.int64(), nullable=False), *columns])
 
 
 class DigestFileWriter:
     """Appends the documents of one source file; `content` is their digest, null and bad rows not counted."""
 
-    def __init__(self, writer: pa.ipc.RecordBatchStreamWriter, with_kept: bool) -> None:
-        self._writer, self._schema = writer, _schema(with_kept)
-        self._content = ContentDigest(3 if with_kept else 2)
+    def __init__(self, path: Path, with_kept: bool, with_key: bool) -> None:
+        self._path, self._schema = path, _schema(with_kept, with_key)
+        self._content = ContentDigest(len(self._schema))
         self.documents = 0
 
     @property
     def content(self) -> str:
         return self._content.hexdigest()
 
-    def write(self, rows: npt.NDArray[np.int64], digests: Digests, kept: Digests | None) -> None:
-        columns = [pa.array(rows, pa.int64()), to_arrow(digests), *([] if kept is None else [to_arrow(kept)])]
+    def __enter__(self) -> Self:
+        self._stream = new_stream(self._path, self._schema)
+        self._writer = self._stream.__enter__()
+        return self
+
+    def write(self, documents: FileDocuments) -> None:
+        digests = [column for column in (documents.digests, documents.kept, documents.key) if column is not None]
+        columns = [pa.array(documents.rows, pa.int64()), *map(to_arrow, digests)]
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-        self._content.update(rows.astype("<i8"), digests, *([] if kept is None else [kept]))
-        self.documents += len(rows)
+        self._content.update(documents.rows.astype("<i8"), *digests)
+        self.documents += len(documents.rows)
 
-
-@contextmanager
-def new_digest_file(path: Path, with_kept: bool) -> Iterator[DigestFileWriter]:
-    """A writer of a digest file at path."""
-    with new_stream(path, _schema(with_kept)) as writer:
-        yield DigestFileWriter(writer, with_kept)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.__exit__(kind, error, trace)
 
 
 def digest_file(folder: Path, content: str) -> Path:
     return folder / "files" / f"{content}.arrow"
 
 
-def read_digests(folder: Path, entry: FileEntry, with_kept: bool) -> Iterator[FileDocuments]:
+def read_digests(folder: Path, index: SourceIndex, entry: FileEntry) -> Iterator[FileDocuments]:
     """The documents of one source file, batch by batch, in the file's order."""
-    for batch in read_stream(digest_file(folder, entry.content), _schema(with_kept)):
-        rows: npt.NDArray[Any] = batch.column(0).to_numpy()
-        yield FileDocuments(rows, from_arrow(batch.column(1)), from_arrow(batch.column(2)) if with_kept else None)
+    with_kept, with_key = bool(index.keep_columns), index.exclude_column is not None
+    for batch in read_stream(digest_file(folder, entry.content), _schema(with_kept, with_key)):
+        digests = [from_arrow(column) for column in batch.columns[1:]]
+        kept, key = digests[1] if with_kept else None, digests[-1] if with_key else None
+        yield FileDocuments(batch.column(0).to_numpy(), digests[0], kept, key)
 
 
 def write_index(folder: Path, index: SourceIndex) -> None:
@@ -136,3 +163,31 @@ def read_index(folder: Path, identifier: str) -> SourceIndex:
     if index.id != identifier:
         raise DamagedFileError(f"{path}: its content has the id {index.id}; remove it")
     return index
+
+
+class Known(BaseModel, frozen=True, extra="forbid"):
+    """What reading a file once told. is_settled: the identity could not have stayed the same over a later change."""
+
+    identity: str
+    is_settled: bool
+    entry: FileEntry
+
+
+class Identities(BaseModel, frozen=True, extra="forbid"):
+    """Which files were read, by name, under which options (reading). Saves reading, and enters no fingerprint."""
+
+    reading: str
+    files: dict[str, Known]
+
+
+def read_identities(folder: Path, reading: str) -> dict[str, Known]:
+    """What is known of files that were read under these options; nothing where the cache cannot be used."""
+    try:
+        found = Identities.model_validate_json((folder / "identities.json").read_bytes())
+    except (FileNotFoundError, ValidationError):  # it only saves reading: without it, files are read
+        return {}
+    return found.files if found.reading == reading else {}
+
+
+def write_identities(folder: Path, identities: Identities) -> None:
+    write_file(folder / "identities.json", identities.model_dump_json().encode())

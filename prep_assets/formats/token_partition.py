@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from prep_assets.arrow_stream import new_stream, read_stream
-from prep_assets.digest import DIGEST, ContentDigest, Digests, digests_of_rows, from_arrow, to_arrow
+from prep_assets.digest import DIGEST, SIZE, ContentDigest, Digests, digests_of_rows, from_arrow, to_arrow
 from prep_assets.errors import DamagedFileError
+from prep_assets.lookup import Lookup
 
 FILE = "tokens.arrow"
 
@@ -63,6 +64,7 @@ class TokenPartitionWriter:
     def __init__(self, folder: Path, dtype: np.dtype[Any], keep_columns: Sequence[str]) -> None:
         self.path, self._schema = folder / FILE, token_schema(dtype, keep_columns)
         self._content = _TokenContent(bool(keep_columns))
+        self._digests: list[Digests] = []
         self.documents = self.tokens = 0
 
     def __enter__(self) -> Self:
@@ -78,6 +80,7 @@ class TokenPartitionWriter:
         columns = [to_arrow(batch.digests), tokens, pa.array(batch.characters), *batch.kept]
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         self._content.update(batch)
+        self._digests.append(batch.digests)
         self.documents += len(batch.lengths)
         self.tokens += len(batch.ids)
 
@@ -90,6 +93,8 @@ class TokenPartitionWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stream.__exit__(kind, error, trace)
+        if error is None:
+            Lookup.of(np.concatenate([np.empty((0, SIZE), np.uint8), *self._digests])).write(self.path.parent)
 
 
 def read_token_partition(
@@ -101,14 +106,37 @@ def read_token_partition(
     """
     path, total = folder / FILE, _TokenContent(bool(keep_columns))
     for batch in read_stream(path, token_schema(dtype, keep_columns)):
-        lists = batch.column(1)
-        assert isinstance(lists, pa.LargeListArray)
-        offsets = lists.offsets.to_numpy()
-        ids = lists.values.to_numpy()[offsets[0] : offsets[-1]]
+        offsets, ids = _tokens(batch)
         documents = TokenizedDocuments(
-            from_arrow(batch.column(0)), np.diff(offsets), ids, batch.column(2).to_numpy(), batch.columns[3:]
+            from_arrow(batch.column(0)),
+            np.diff(offsets),
+            ids[offsets[0] : offsets[-1]],
+            batch.column(2).to_numpy(),
+            batch.columns[3:],
         )
         total.update(documents)
         yield documents
     if total.hexdigest() != content:
         raise DamagedFileError(f"{path}: content {total.hexdigest()}; its receipt says {content}")
+
+
+def _tokens(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Offsets (n + 1,) of a batch's documents in ids, both views of the mapped file."""
+    lists = batch.column(1)
+    return lists.offsets.to_numpy(), lists.values.to_numpy()
+
+
+class Segment(NamedTuple):
+    """Documents whose ids lie one after another. offsets: (n + 1,) int64, into ids; digests: (n, 16) uint8."""
+
+    digests: Digests
+    offsets: npt.NDArray[np.int64]
+    ids: npt.NDArray[Any]
+
+
+def segments(folder: Path, dtype: np.dtype[Any], keep_columns: Sequence[str], content: str) -> list[Segment]:
+    """A whole partition, to copy tokens from: views of the mapped file. All of it is read once and checked."""
+    for _ in read_token_partition(folder, dtype, keep_columns, content):
+        pass
+    batches = read_stream(folder / FILE, token_schema(dtype, keep_columns))
+    return [Segment(from_arrow(batch.column(0)), *_tokens(batch)) for batch in batches]

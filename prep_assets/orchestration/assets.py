@@ -30,7 +30,7 @@ SINGLE_RUN = dg.BackfillPolicy.single_run()
 def build_assets(recipe: Recipe) -> list[dg.AssetsDefinition]:
     """raw_dataset, tokenized_partitions, memmap_shards and dataset_manifest of one recipe."""
     prefix = [recipe.name] if recipe.name else []
-    shards = dg.StaticPartitionsDefinition([partition_name(shard) for shard in range(recipe.shards)])
+    shards = dg.StaticPartitionsDefinition([partition_name(shard) for shard in range(recipe.num_shards)])
 
     @dg.asset(
         key_prefix=prefix,

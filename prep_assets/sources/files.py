@@ -123,15 +123,16 @@ def source_of(
     identities: by relative name; where there is none, size, times and inode stand for the bytes.
     """
     names = {path.relative_to(root).as_posix(): path for path in dict.fromkeys(paths)}
-    formats = {
-        name: known for name in names if (known := FORMATS.get(PurePosixPath(_split_name(name)[0]).suffix.lower()))
-    }
+    formats = {name: known for name in names if (known := _format(name))}
     others = sorted(names.keys() - formats.keys(), key=natural_key)
     if not formats:
         found = _some(others or sorted(it.name for it in root.iterdir()))
         raise SourceError(f"{root}: no data files; looked for the formats {ALLOWED}; found {found or 'nothing'}")
     ordered = sorted(formats, key=natural_key)
-    _check_formats(root, {formats[name]: name for name in ordered[::-1]})
+    examples = {formats[name]: name for name in reversed(ordered)}
+    if len(examples) > 1 and not TABLES.issuperset(examples):
+        mixed = ", ".join(f"{name} ({known})" for known, name in reversed(examples.items()))
+        raise SourceError(f"{root}: formats are mixed: {mixed}; name the files of one with `dataset.data_files`")
     notices = list(notices)
     if others:
         notices.append(f"{root}: {len(others)} files of other formats are not read: {_some(others)}")
@@ -140,14 +141,6 @@ def source_of(
         notices.append(f"{root}: files that differ in compression alone are all read: {_some(twins)}")
     files = [_source_file(name, names[name], formats[name], (identities or {}).get(name)) for name in ordered]
     return Source(tuple(files), tuple(notices), revision)
-
-
-def _check_formats(root: Path, examples: Mapping[str, str]) -> None:
-    if len(examples) > 1 and not TABLES.issuperset(examples):
-        found = ", ".join(
-            f"{name} ({known})" for known, name in sorted(examples.items(), key=lambda it: natural_key(it[1]))
-        )
-        raise SourceError(f"{root}: formats are mixed: {found}; name the files of one with `dataset.data_files`")
 
 
 def _source_file(name: str, path: Path, known: str, identity: str | None) -> SourceFile:
@@ -170,12 +163,12 @@ def _split_name(name: str) -> tuple[str, str | None]:
     return (stem, suffix.lower()) if dot and suffix.lower() in COMPRESSIONS else (name, None)
 
 
-def _is_known(path: Path) -> bool:
-    return PurePosixPath(_split_name(path.name)[0]).suffix.lower() in FORMATS
+def _format(name: str) -> str | None:
+    return FORMATS.get(PurePosixPath(_split_name(name)[0]).suffix.lower())
 
 
 def _allowed(path: Path) -> Path:
-    if not _is_known(path):
+    if not _format(path.name):
         raise SourceError(f"{path}: not a known format; allowed are {ALLOWED}")
     return path
 
@@ -246,7 +239,7 @@ def _named(folder: Path, patterns: Sequence[str]) -> list[Path]:
         found = (
             [_allowed(folder / pattern)] if (folder / pattern).is_file() else [*_matching(*_literal(folder, pattern))]
         )
-        if not any(map(_is_known, found)):
+        if not any(_format(path.name) for path in found):
             here = _some(sorted((path.relative_to(folder).as_posix() for path in _walk(folder)), key=natural_key))
             raise SourceError(
                 f"{folder}: no data file matches `data_files` {pattern!r}; it has {here or 'none'} (read are {ALLOWED})"
@@ -265,7 +258,7 @@ def _list_folder(root: Path, split: str | None) -> Source:
         return source_of(root, list(_walk(root / chosen)), notices=notices)
     groups: dict[str | None, list[Path]] = {}
     for path in _walk(root):
-        groups.setdefault(_split_of(path.relative_to(root)) if _is_known(path) else "", []).append(path)
+        groups.setdefault(_split_of(path.relative_to(root)) if _format(path.name) else "", []).append(path)
     others = groups.pop("", [])  # of unknown formats; never counted as a split
     asked = SPLITS.get((split or "train").lower(), split)
     if len(groups) == 1 and (split is None or groups.keys() <= {None, asked}):

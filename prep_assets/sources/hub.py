@@ -1,9 +1,12 @@
 """Repositories of the Hugging Face hub: which files a recipe means, and their download, once per commit.
 
-`<downloads>/<owner>--<name>/` holds, for each commit: `<commit>/` the files, `<commit>.listing.json` what the hub has
-(a commit never changes), `<commit>.ok.json` which files are here whole; and `refs/` the commits that names stood for.
+`<downloads>/<owner>--<name>/` holds `refs/`, the commits that names stood for, and for each commit
+- `<commit>.listing.json`: what the hub has, which never changes;
+- `<commit>.<question>.chosen.json`: the files that a recipe means;
+- `<commit>/`: files, and `<commit>.ok.json`: which of them are here whole.
 """
 
+import hashlib
 import importlib
 import json
 import logging
@@ -16,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -95,18 +100,20 @@ def resolve(
     commit = repository.commit(revision)
     listing = repository.listing(commit)
     if data_files is not None:
-        names = _matching(repository, commit, listing, data_files)
+        names = repository.remember(commit, (data_files,), lambda: _matching(repository, commit, listing, data_files))
     elif revision == CONVERSION or _is_conversion(listing):
         names = _converted(repo_id, listing, config_name, split)
     elif scripts := _scripts(repo_id, listing):
         return _conversion(repository, scripts, config_name, revision, split)
     else:
-        names = _declared(repository, commit, listing, config_name, split)
+        names = repository.remember(
+            commit, (config_name, split), lambda: _declared(repository, commit, listing, config_name, split)
+        )
     return Snapshot(repository, commit, {name: listing[name] for name in names})
 
 
 def _is_conversion(listing: Mapping[str, RemoteFile]) -> bool:
-    """Whether this is a commit of a conversion's branch: `datasets` would take partial splits and mix configurations."""
+    """Whether this is a commit of a conversion: `datasets` would take partial splits and mix configurations."""
     names = [name for name in listing if not name.startswith(".")]
     return bool(names) and all(CONVERTED.fullmatch(name) for name in names)
 
@@ -300,7 +307,7 @@ class Repository:
             return revision
         client = _import_client()
         saved = self.folder / "refs" / quote(revision or "main", safe="")
-        if client.is_offline_mode() and saved.exists():
+        if client.constants.HF_HUB_OFFLINE and saved.exists():
             return saved.read_text().strip()
         commit = self._asked(revision, lambda: self._ask_commit(revision or "main"))
         if not (saved.exists() and saved.read_text() == commit):
@@ -309,14 +316,20 @@ class Repository:
         return commit
 
     def _ask_commit(self, revision: str) -> str:
-        client = _import_client()
-        path = f"api/{self.kind}s/{self.repo_id}/revision/{quote(revision, safe='')}?expand=sha"
-        url = f"{client.constants.ENDPOINT}/{path}"
-        response = client.utils.http_backoff("GET", url, headers=client.utils.build_hf_headers(), timeout=_timeout())
-        client.utils.hf_raise_for_status(response)
-        commit = response.json()["sha"]
+        commit = next(self._ask(f"revision/{quote(revision, safe='')}?expand=sha"))["sha"]
         assert COMMIT.fullmatch(commit), commit
         return str(commit)
+
+    def _ask(self, path: str) -> Iterator[Any]:
+        """The pages of an answer; the client's own calls for these do not all wait after 429 in each version."""
+        client = _import_client()
+        url = f"{client.constants.ENDPOINT}/api/{self.kind}s/{self.repo_id}/{path}"
+        headers = client.utils.build_hf_headers()
+        while url:
+            response = client.utils.http_backoff("GET", url, headers=headers, timeout=_timeout())
+            client.utils.hf_raise_for_status(response)
+            yield response.json()
+            url = response.links.get("next", {}).get("url")
 
     def listing(self, commit: str) -> dict[str, RemoteFile]:
         """Every file of a commit; asked for once, since a commit never changes."""
@@ -329,15 +342,22 @@ class Repository:
         return listing
 
     def _ask_listing(self, commit: str) -> dict[str, RemoteFile]:
-        api = _import_client().HfApi()
         listing = {}
-        for entry in api.list_repo_tree(self.repo_id, repo_type=self.kind, revision=commit, recursive=True):
-            if not hasattr(entry, "blob_id"):
-                continue  # a folder
-            if entry.path.startswith("/") or ".." in entry.path.split("/"):
-                raise SourceError(f"{self.repo_id}: the hub lists a file outside of the repository: {entry.path!r}")
-            listing[entry.path] = RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
+        for entry in chain.from_iterable(self._ask(f"tree/{commit}?recursive=true&expand=false")):
+            name = entry["path"]
+            if name.startswith("/") or ".." in name.split("/"):
+                raise SourceError(f"{self.repo_id}: the hub lists a file outside of the repository: {name!r}")
+            if entry["type"] == "file":
+                listing[name] = RemoteFile(entry["size"], (entry.get("lfs") or entry)["oid"])
         return listing
+
+    def remember(self, commit: str, question: Sequence[object], choose: Callable[[], list[str]]) -> list[str]:
+        """The names that `choose` finds at a commit, from disk where it found them before: it takes seconds."""
+        key = hashlib.blake2b(repr((question, version("datasets"))).encode(), digest_size=8).hexdigest()
+        saved = self.folder / f"{commit}.{key}.chosen.json"
+        if not saved.exists():
+            write_file(saved, json.dumps(choose()).encode())
+        return list(json.loads(saved.read_bytes()))
 
     def download(self, commit: str, files: Mapping[str, RemoteFile], workers: int) -> Path:
         """The commit's folder with these files in it; only one process downloads, others wait for it."""
@@ -422,7 +442,10 @@ class Repository:
         except PrepAssetsError:
             raise
         except Exception as error:
-            raise self._explained(error, revision) or error from error
+            explained = self._explained(error, revision)
+            if isinstance(error, UnicodeError):
+                raise explained or error from None  # the cause holds the token
+            raise explained or error from error
 
     def _explained(self, error: BaseException, revision: str | None) -> PrepAssetsError | None:
         """What to tell the person; never the client's own text, which holds signed addresses."""
@@ -444,6 +467,8 @@ class Repository:
             return SourceError(f"{what} has no revision {revision!r}; see the branches and tags at {page}")
         if _is_a(error, "DisabledRepoError"):
             return SourceError(f"{what} is disabled by the hub; see {page}")
+        if isinstance(error, UnicodeError) or _is_a(error, "LocalProtocolError"):
+            return StorageError(f"{what}: the token of HF_TOKEN or `hf auth login` is no token; make a new one")
         if status == 401 and "credentials" in headers.get("X-Error-Message", ""):
             return StorageError(f"{what}: {endpoint} refuses the token of HF_TOKEN or `hf auth login`; make a new one")
         if status == 401:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 MAX_ROWS = 8192  # of a batch
 MAX_TEXT = 16 << 20  # bytes of text of a batch; a longer document is a batch of its own
-CHUNK = 4 << 20  # bytes read at once, and characters of a batch of Python strings: each exists several times meanwhile
+CHUNK = 2 << 20  # bytes read at once, and characters of a batch of Python strings: each exists several times meanwhile
 
 Report = Callable[
     [int, str, str], None
@@ -123,11 +123,11 @@ def checked(text: str | None, column: str) -> str | None:
         if text and not text.isascii():
             text.encode()
     except UnicodeEncodeError as error:
-        code = ord(text[error.start])
+        code = ord(error.object[error.start])
         found = f"a lone surrogate U+{code:04X}"
         if 0xDC80 <= code <= 0xDCFF:  # how "surrogateescape" decodes a wrong byte
             found = f"not UTF-8: byte 0x{code - 0xDC00:02x}, or {found},"
-        where = f"character {error.start}, byte offset {len(text[: error.start].encode())}"
+        where = f"character {error.start}, byte offset {len(error.object[: error.start].encode())}"
         raise BadRowError(f"column {column!r} is not Unicode: {found} at {where}") from None
     return text
 

@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-from prep_assets.build import Build, damage_retires
+from prep_assets.build import Build, Made, damage_retires
 from prep_assets.errors import NotReadyError, SourceError
 from prep_assets.formats.manifest import version_of
 from prep_assets.formats.publications import Publication, Publications, read_publications, write_publications
@@ -12,10 +12,8 @@ from prep_assets.formats.source_index import current_id
 from prep_assets.layout import Layout, partition_name
 from prep_assets.payload import lock
 from prep_assets.publication import make_visible, names_of, refuse_foreign_files, write_version
-from prep_assets.receipt import Receipt, Stage
+from prep_assets.receipt import Receipt
 from prep_assets.verify import check_piece
-
-STAGE: Stage = "memmap_shards"
 
 
 def publish(build: Build) -> Publication:
@@ -26,9 +24,10 @@ def publish(build: Build) -> Publication:
     """
     layout = build.layout
     with lock(layout.lock("publish")):
-        made = _made(build)
+        states = _made(build)
+        made = [(pairs.payload, pairs.receipt) for *_, pairs in states if pairs.payload and pairs.receipt]
         record = read_publications(layout.publications)
-        checked = {payload for publication in record.versions for payload in publication.payloads}
+        checked = {names[-1] for publication in record.versions for names in publication.payloads}
         for payload, receipt in made:
             if receipt.inputs not in checked:
                 with damage_retires(payload):
@@ -46,7 +45,8 @@ def publish(build: Build) -> Publication:
         publication = Publication(
             id=version.id,
             index=build.index.id,
-            payloads=tuple(receipt.inputs for _, receipt in made),
+            tokenizer=build.tokenizer.identity,
+            payloads=tuple((name(raw), name(tokens), name(pairs)) for raw, tokens, pairs in states),
             documents=version.documents,
             tokens=version.tokens,
             left_out=_left_out(build, made),
@@ -57,32 +57,39 @@ def publish(build: Build) -> Publication:
         return publication
 
 
-def _made(build: Build) -> list[tuple[Path, Receipt]]:
-    """The pairs of every shard, in order."""
+def name(made: Made) -> str:
+    """Of a payload that was made."""
+    assert made.payload is not None
+    return made.payload.name
+
+
+def _made(build: Build) -> list[tuple[Made, Made, Made]]:
+    """What the three stages made of every shard, in order."""
     current = current_id(build.layout.index)
     if current != build.index.id:
         raise NotReadyError(
             f"this run worked from source index {build.index.id}, but {current} is newer:"
             " it must not overtake; materialize again, or run prep-assets prepare"
         )
-    states = [build.made(shard)[STAGE] for shard in range(len(build.index.shards))]
-    missing = [partition_name(shard) for shard, made in enumerate(states) if not made.is_fresh]
+    made = [build.made(shard) for shard in range(build.num_shards)]
+    states = [(shard["raw_dataset"], shard["tokenized_partitions"], shard["memmap_shards"]) for shard in made]
+    missing = [partition_name(shard) for shard, (*_, pairs) in enumerate(states) if not pairs.is_fresh]
     if missing:
         raise NotReadyError(
             f"memmap_shards is not made for the current source, tokenizer and recipe in {len(missing)} of {len(states)}"
             f" shards: {', '.join(missing[:20])}{' ...' if len(missing) > 20 else ''}; materialize raw_dataset,"
             " tokenized_partitions and memmap_shards for these partitions, or run prep-assets prepare"
         )
-    return [(made.payload, made.receipt) for made in states if made.payload and made.receipt]
+    return states
 
 
 def _left_out(build: Build, made: list[tuple[Path, Receipt]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
+    total = Counter({"excluded": build.index.excluded_documents})
     for file in build.index.files:
         total.update({"null": file.null_rows, "bad": len(file.bad_rows)})
     for _, receipt in made:
         total.update(receipt.left_out)
-    return dict(total)
+    return dict(+total)  # without the zeros
 
 
 def _record(layout: Layout, record: Publications, publication: Publication) -> Publication:

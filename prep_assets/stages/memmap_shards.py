@@ -28,15 +28,15 @@ def make_memmap_shard(build: Build, shard: int) -> Receipt:
         retire(made.payload)
     tokens, upstream = build.upstream("tokenized_partitions", shard)
     begin, keep_columns = monotonic(), build.recipe.dataset.keep_columns
-    payload = build.made(shard)[STAGE].payload
-    assert payload is not None
+    payload = made.payload
+    assert payload is not None and made.made_from is not None
     with damage_retires(tokens), new_payload(payload) as folder:
         partition = read_token_partition(tokens, build.tokenizer.dtype, keep_columns, upstream.content)
         pieces = _write_pieces(build, shard, folder, partition)
         receipt = Receipt(
             stage=STAGE,
             shard=shard,
-            inputs=payload.name,
+            made_from=made.made_from,
             content=fingerprint(pieces=[piece.model_dump(exclude={"docs_size"}) for piece in pieces]),
             documents=sum(piece.documents for piece in pieces),
             tokens=sum(piece.tokens for piece in pieces),

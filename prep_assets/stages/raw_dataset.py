@@ -1,170 +1,231 @@
-"""Source -> the documents of a shard, in the source's order."""
+"""Source -> the documents of a shard, in the source's order. Only files that hold new documents are read."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from prep_assets.build import Build
-from prep_assets.digest import Digests, shard_of_name, shards_of, to_arrow
-from prep_assets.errors import SourceError
-from prep_assets.formats.raw_partition import RawPartitionsWriter
-from prep_assets.formats.source_index import FileEntry, read_digests
+from prep_assets.build import Build, damage_retires
+from prep_assets.digest import digests_of, digests_of_rows, shard_of_name, shards_of, to_arrow
+from prep_assets.errors import DamagedFileError, SourceError
+from prep_assets.formats.raw_partition import FormerPartition, RawPartitionsWriter, row_keys
+from prep_assets.formats.source_index import FileDocuments, FileEntry, read_digests
 from prep_assets.payload import install, lock, scratch
 from prep_assets.receipt import Receipt, Stage, write_receipt
-from prep_assets.scan import content_by_identity, digests_of_batch, documents_of, list_source, split_by_shard
+from prep_assets.scan import (
+    Cursor,
+    content_by_identity,
+    describe,
+    documents_of,
+    exclusion_of,
+    list_source,
+    split_by_shard,
+)
 from prep_assets.sources.files import SourceFile
 
 STAGE: Stage = "raw_dataset"
 BUFFER_SIZE = 64 << 20  # bytes of text that wait in memory for their shard's file
+ROWS = 8192  # documents that are copied at once from former partitions
 
 
 def make_raw_partitions(build: Build, shards: Sequence[int]) -> Iterator[tuple[int, Receipt]]:
     """Makes what is stale of these shards in one pass over the source; gives each shard's receipt.
 
+    A pass for one shard serves every stale one: the runs of the others find theirs made.
     Raises SourceError where a source file no longer holds the documents that the index says.
     """
     with lock(build.layout.lock("raw")):
-        stale = [shard for shard in shards if not build.made(shard)[STAGE].is_fresh]
-        if stale:
-            _read_source(build, stale)
+        if not all(build.made(shard)[STAGE].is_fresh for shard in shards):
+            serves_all = len(shards) == 1 and build.index.shard_by == "document"
+            wanted = range(build.num_shards) if serves_all else shards
+            _Pass(build).make([shard for shard in wanted if not build.made(shard)[STAGE].is_fresh])
     for shard in shards:
         receipt = build.made(shard)[STAGE].receipt
         assert receipt is not None
         yield shard, receipt
 
 
-def _read_source(build: Build, shards: Sequence[int]) -> None:
-    """Writes the payloads of these shards."""
-    begin = monotonic()
-    payloads = {shard: build.made(shard)[STAGE].payload for shard in shards}
-    with ExitStack() as folders:
-        folder = {shard: folders.enter_context(scratch(payload)) for shard, payload in payloads.items() if payload}
-        writer = RawPartitionsWriter(folder.__getitem__, build.recipe.dataset.keep_columns, BUFFER_SIZE)
-        left_out: dict[int, Counter[str]] = {shard: Counter() for shard in shards}
-        for shard in shards:
-            writer.open(shard)
-        sources = {file.name: file for file in list_source(build.recipe, build.layout).files}
-        if build.index.shard_by == "file":
-            for file in build.index.files:
-                source = _find(sources, file)
-                shard = shard_of_name(source.stem, len(build.index.shards))
-                if shard in folder:
-                    _read_whole_file(build, source, file, shard, writer, left_out[shard])
-        else:
-            for file in build.index.files:
-                _read_shared_file(build, file, sources, shards, writer)
-        for shard in shards:
-            partition = writer.close(shard)
-            expected = build.index.shards[shard]
-            if expected.documents is not None and partition.content != expected.version:
-                raise SourceError(
-                    f"shard {shard}: its documents are not those of the index; run the same command again"
-                )
-            payload = payloads[shard]
-            assert payload is not None
-            receipt = Receipt(
-                stage=STAGE,
-                shard=shard,
-                inputs=payload.name,
-                content=partition.content,
-                documents=partition.documents,
-                bytes=partition.size,
-                left_out=dict(left_out[shard]),
-                seconds=monotonic() - begin,
-            )
-            write_receipt(folder[shard], receipt)
-            install(folder[shard], payload)
-            begin = monotonic()
+@dataclass
+class _Shard:
+    """A partition that is being made. former: its newest payload, to copy documents from."""
+
+    payload: Path
+    made_from: dict[str, str]
+    folder: Path
+    former: FormerPartition | None
+    former_payload: Path | None
+    left_out: Counter[str] = field(default_factory=Counter)
+    reused: int = 0
 
 
-def _find(sources: dict[str, SourceFile], entry: FileEntry) -> SourceFile:
-    if entry.name not in sources:
-        raise SourceError(f"{entry.name}: gone from the source since it was scanned; run the same command again")
-    return sources[entry.name]
+class _Pass:
+    """One pass over the source that makes the partitions of some shards."""
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._exclusion = exclusion_of(build.recipe)
+        self._sources = {file.name: file for file in list_source(build.recipe, build.layout).files}
+        self._made: dict[int, _Shard] = {}
+        self._writer = RawPartitionsWriter(
+            lambda shard: self._made[shard].folder, build.recipe.dataset.keep_columns, BUFFER_SIZE
+        )
+
+    def make(self, shards: Sequence[int]) -> None:
+        """Writes the payloads of these shards."""
+        begin = monotonic()
+        with ExitStack() as folders:
+            for shard in shards:
+                self._made[shard] = self._begin(shard, folders)
+                self._writer.open(shard)
+            for entry in self._build.index.files:
+                if self._build.index.shard_by == "file":
+                    self._add_own_file(entry)
+                else:
+                    self._add_shared_file(entry)
+            for shard in shards:
+                self._finish(shard, monotonic() - begin)
+                begin = monotonic()
+
+    def _begin(self, shard: int, folders: ExitStack) -> _Shard:
+        made_from, payload, *_ = self._build.made(shard)[STAGE]
+        assert payload is not None and made_from is not None
+        made = _Shard(payload, made_from, folders.enter_context(scratch(payload)), None, None)
+        for former, receipt in self._build.former(STAGE, shard):
+            if receipt.made_from["keep_columns"] == made_from["keep_columns"]:
+                made.former_payload = former
+                with damage_retires(former):
+                    made.former = FormerPartition(former, self._build.recipe.dataset.keep_columns)
+                break
+        return made
+
+    def _finish(self, shard: int, seconds: float) -> None:
+        made, partition = self._made[shard], self._writer.close(shard)
+        expected = self._build.index.shards[shard]
+        if expected.documents is not None and partition.content != expected.version:
+            raise SourceError(f"shard {shard}: its documents are not those of the index; run the same command again")
+        receipt = Receipt(
+            stage=STAGE,
+            shard=shard,
+            made_from=made.made_from,
+            content=partition.content,
+            documents=partition.documents,
+            bytes=partition.size,
+            left_out=dict(made.left_out),
+            reused=made.reused,
+            seconds=seconds,
+        )
+        write_receipt(made.folder, receipt)
+        install(made.folder, made.payload)
+
+    def _source(self, entry: FileEntry) -> SourceFile:
+        if entry.name not in self._sources:
+            raise SourceError(f"{entry.name}: gone from the source since it was scanned; run the same command again")
+        return self._sources[entry.name]
+
+    def _add_shared_file(self, entry: FileEntry) -> None:
+        """Deals a file's documents to their shards: copied where the former partition has them, or else read."""
+        if not self._has_new(entry):
+            indexed = self._indexed(entry)
+            while (documents := indexed.take(ROWS)) is not None:
+                for shard, rows, known in self._dealt(documents):
+                    self._write(shard, documents.select(rows), known, None)
+            return
+        source, indexed = self._source(entry), self._indexed(entry)
+        for batch, _ in documents_of(self._build.recipe, source, []):
+            if len(batch):
+                documents = indexed.take(len(batch))
+                if documents is None or not np.array_equal(documents.rows, batch.column(0).to_numpy()):
+                    raise _changed(source)
+                for shard, rows, known in self._dealt(documents):
+                    read = batch.take(pa.array(rows[known < 0]))
+                    if not _same(describe(self._build.recipe, read), documents.select(rows[known < 0])):
+                        raise _changed(source)
+                    self._write(shard, documents.select(rows), known, read)
+        if indexed.take(1) is not None:
+            raise _changed(source)
+
+    def _indexed(self, entry: FileEntry) -> Cursor:
+        return Cursor(read_digests(self._build.layout.index, self._build.index, entry))
+
+    def _has_new(self, entry: FileEntry) -> bool:
+        """Whether a file holds documents of these shards that no former partition has."""
+        batches = read_digests(self._build.layout.index, self._build.index, entry)
+        return any((known < 0).any() for documents in batches for _, _, known in self._dealt(documents))
+
+    def _dealt(self, documents: FileDocuments) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """The rows of each wanted shard, and where each lies in the shard's former partition: -1 where it is new."""
+        stays = np.flatnonzero(self._exclusion.keeps(documents.digests, documents.key))
+        for shard, places in split_by_shard(shards_of(documents.digests[stays], self._build.num_shards)):
+            if made := self._made.get(shard):
+                rows = stays[places]
+                part = documents.select(rows)
+                keys = row_keys(part.digests, part.kept)
+                yield shard, rows, made.former.find(keys) if made.former else np.full(len(rows), -1, np.int64)
+
+    def _write(
+        self, shard: int, part: FileDocuments, known: npt.NDArray[np.int64], read: pa.RecordBatch | None
+    ) -> None:
+        """Appends documents to a shard. read: those that are new, from the source; the others are copied."""
+        made, is_known = self._made[shard], known >= 0
+        table = self._writer.schema.empty_table()
+        if read is not None:
+            columns = [to_arrow(part.digests[~is_known]), *read.columns[1 : len(self._writer.schema)]]
+            table = pa.Table.from_arrays(columns, schema=self._writer.schema)
+        if is_known.any():
+            assert made.former is not None and made.former_payload is not None
+            copied = made.former.take(known[is_known])
+            with damage_retires(made.former_payload):
+                _check_copied(copied, part.select(is_known), made.former_payload)
+            table = pa.concat_tables([table, copied])
+            order = np.argsort(np.argsort(is_known, kind="stable"), kind="stable")
+            table = table.take(pa.array(order))
+            made.reused += int(is_known.sum())
+        [batch] = table.combine_chunks().to_batches()
+        self._writer.write(shard, part.digests, part.kept, batch)
+        self._build.progress.advance(STAGE, shard, len(known), 0)
+
+    def _add_own_file(self, entry: FileEntry) -> None:
+        """With shard_by: file, appends all documents of a file to its shard, and counts what is left out."""
+        source = self._source(entry)
+        shard = shard_of_name(source.stem, self._build.num_shards)
+        if shard not in self._made:
+            return
+        if content_by_identity(source) != entry.content:
+            raise _changed(source)
+        left_out, bad_rows = self._made[shard].left_out, list[tuple[int, str]]()
+        for batch, nulls in documents_of(self._build.recipe, source, bad_rows):
+            documents = describe(self._build.recipe, batch)
+            stays = self._exclusion.keeps(documents.digests, documents.key)
+            left_out.update({"null": nulls, "excluded": len(stays) - int(stays.sum())})
+            part = documents.select(stays)
+            if len(part.rows):
+                self._write(shard, part, np.full(len(part.rows), -1, np.int64), batch.filter(pa.array(stays)))
+        left_out["bad"] += len(bad_rows)
 
 
-def _read_shared_file(
-    build: Build,
-    entry: FileEntry,
-    sources: dict[str, SourceFile],
-    shards: Sequence[int],
-    writer: RawPartitionsWriter,
-) -> None:
-    """Deals a file's documents to those of the shards that they belong to, each compared with the index's digest."""
-    indexed = _IndexedDocuments(build, entry, shards)
-    if not indexed.wanted.any():
-        return
-    source, begin = _find(sources, entry), 0
-    for batch, _ in documents_of(build.recipe, source, []):
-        rows = batch.column("row").to_numpy()
-        end = begin + len(batch)
-        if not np.array_equal(rows, indexed.rows[begin:end]):
-            raise _changed(source, rows, indexed.rows[begin:end])
-        picked = np.flatnonzero(indexed.wanted[begin:end])
-        if len(picked):
-            documents = batch.take(pa.array(picked))
-            digests, kept = digests_of_batch(documents)
-            if not np.array_equal(digests, indexed.digests[begin:end][picked]):
-                raise _changed(source, rows, indexed.rows[begin:end])
-            _deal(build, documents, digests, kept, indexed.shards[begin:end][picked], writer)
-        begin = end
-    if begin != len(indexed.rows):
-        raise _changed(source, indexed.rows[:begin], indexed.rows)
+def _same(found: FileDocuments, expected: FileDocuments) -> bool:
+    pairs = ((found.digests, expected.digests), (found.kept, expected.kept))
+    return all(one is None or other is None or np.array_equal(one, other) for one, other in pairs)
 
 
-def _deal(
-    build: Build,
-    documents: pa.RecordBatch,
-    digests: Digests,
-    kept: Digests | None,
-    shards: npt.NDArray[np.int64],
-    writer: RawPartitionsWriter,
-) -> None:
-    for shard, rows in split_by_shard(shards):
-        columns = [to_arrow(digests[rows]), *(column.take(pa.array(rows)) for column in documents.columns[1:])]
-        part = pa.RecordBatch.from_arrays(columns, schema=writer.schema)
-        writer.write(shard, digests[rows], None if kept is None else kept[rows], part)
-        build.progress.advance(STAGE, shard, len(rows), 0)
-
-
-class _IndexedDocuments:
-    """What the index says of a file: rows, digests, the shard of each document, and whether that shard is wanted."""
-
-    def __init__(self, build: Build, entry: FileEntry, shards: Sequence[int]) -> None:
-        batches = list(read_digests(build.layout.index, entry, bool(build.recipe.dataset.keep_columns)))
-        self.rows = np.concatenate([np.empty(0, np.int64), *(batch.rows for batch in batches)])
-        self.digests = np.concatenate([np.empty((0, 16), np.uint8), *(batch.digests for batch in batches)])
-        self.shards = shards_of(self.digests, len(build.index.shards))
-        self.wanted = np.isin(self.shards, list(shards))
-
-
-def _changed(source: SourceFile, found: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]) -> SourceError:
-    at = f"from row {found[0]}" if len(found) else "at its end"
+def _changed(source: SourceFile) -> SourceError:
     return SourceError(
-        f"{source.path}: changed since it was scanned ({at}: {len(found)} documents, the index says {len(expected)},"
-        " or other text); run the same command again"
+        f"{source.path}: changed since it was scanned, and holds other documents; run the same command again"
     )
 
 
-def _read_whole_file(
-    build: Build,
-    source: SourceFile,
-    entry: FileEntry,
-    shard: int,
-    writer: RawPartitionsWriter,
-    left_out: Counter[str],
-) -> None:
-    """With shard_by: file, deals all documents of a file to its shard, and counts what is left out."""
-    if content_by_identity(source) != entry.content:
-        raise SourceError(f"{source.path}: changed since it was listed; run the same command again")
-    bad_rows: list[tuple[int, str]] = []
-    for batch, nulls in documents_of(build.recipe, source, bad_rows):
-        left_out["null"] += nulls
-        digests, kept = digests_of_batch(batch)
-        _deal(build, batch, digests, kept, np.full(len(batch), shard, np.int64), writer)
-    left_out["bad"] += len(bad_rows)
+def _check_copied(copied: pa.Table, expected: FileDocuments, payload: Path) -> None:
+    """Raises DamagedFileError where a former partition gave other documents than it should have."""
+    batch = copied.combine_chunks()
+    texts = batch.column(1).combine_chunks()
+    kept = [column.combine_chunks() for column in batch.columns[2:]]
+    if not np.array_equal(digests_of(texts), expected.digests) or (
+        expected.kept is not None and not np.array_equal(digests_of_rows(kept), expected.kept)
+    ):
+        raise DamagedFileError(f"{payload}: a text in it is not what its digest says")

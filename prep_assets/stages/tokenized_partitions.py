@@ -1,9 +1,12 @@
-"""Documents of a shard -> their token ids."""
+"""Documents of a shard -> their token ids; documents that were tokenized before keep theirs."""
 
+from collections import Counter
 from collections.abc import Iterator
 from time import monotonic
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +16,8 @@ from prep_assets.formats.raw_partition import Documents, read_raw_partition
 from prep_assets.formats.token_partition import TokenizedDocuments, TokenPartitionWriter
 from prep_assets.payload import new_payload
 from prep_assets.receipt import Receipt, Stage, write_receipt
+from prep_assets.reuse import KnownTokens, Part, merge
+from prep_assets.tokenizer import Tokenizer
 
 STAGE: Stage = "tokenized_partitions"
 BATCH_SIZE = 4 << 20  # bytes of text that are encoded in one call
@@ -28,42 +33,60 @@ def make_token_partition(build: Build, shard: int) -> Receipt:
     if made.is_fresh and made.receipt is not None:
         return made.receipt
     raw, upstream = build.upstream("raw_dataset", shard)
+    assert made.payload is not None and made.made_from is not None
     begin, tokenizer, keep_columns = monotonic(), build.tokenizer, build.recipe.dataset.keep_columns
-    payload = build.made(shard)[STAGE].payload
-    assert payload is not None
-    empty = special = with_end = 0
+    known, counts = KnownTokens(build, shard), Counter[str]()
     end_ids = [tokenizer.eos_id] if tokenizer.eos_id is not None else list(tokenizer.special_tokens)
-    with damage_retires(raw), new_payload(payload) as folder:
+    with damage_retires(raw), new_payload(made.payload) as folder:
         with TokenPartitionWriter(folder, tokenizer.dtype, keep_columns) as partition:
             for documents in batches(read_raw_partition(raw, keep_columns, upstream.content)):
-                tokens = tokenizer.encode(documents.texts)
-                if tokens.special_text.any() and tokenizer.special_text == "error":
-                    raise _special_text(build, documents, int(np.argmax(tokens.special_text)))
+                special = tokenizer.holds_special_text(documents.texts)
+                if special.any() and tokenizer.special_text == "error":
+                    raise _special_text(build, documents, int(np.argmax(special)))
+                lengths, ids, tokenized = _encode(tokenizer, known, documents)
                 characters = pc.utf8_length(documents.texts).to_numpy().astype(np.int64)
-                batch = TokenizedDocuments(documents.digests, tokens.lengths, tokens.ids, characters, documents.kept)
-                partition.write(batch)
-                present = tokens.lengths > 0
-                empty += len(present) - int(present.sum())
-                special += int(tokens.special_text.sum())
-                with_end += int(np.isin(tokens.ids[np.cumsum(tokens.lengths)[present] - 1], end_ids).sum())
-                build.progress.advance(STAGE, shard, len(present), len(tokens.ids))
+                partition.write(TokenizedDocuments(documents.digests, lengths, ids, characters, documents.kept))
+                present = lengths > 0
+                last_ids = ids[np.cumsum(lengths)[present] - 1]
+                counts.update(
+                    {
+                        "no tokens": len(present) - int(present.sum()),
+                        "special": int(special.sum()),
+                        "with end": int(np.isin(last_ids, end_ids).sum()),
+                        "tokenized": tokenized,
+                    }
+                )
+                build.progress.advance(STAGE, shard, len(present), len(ids))
         receipt = Receipt(
             stage=STAGE,
             shard=shard,
-            inputs=payload.name,
+            made_from=made.made_from,
             content=partition.content,
             documents=partition.documents,
             tokens=partition.tokens,
             bytes=partition.path.stat().st_size,
-            left_out={"no tokens": empty},
-            tokenized=partition.documents,
-            with_special_text=special,
-            with_end=with_end,
+            left_out={**upstream.left_out, "no tokens": counts["no tokens"]},
+            reused=partition.documents - counts["no tokens"] - counts["tokenized"],
+            tokenized=counts["tokenized"],
+            with_special_text=counts["special"],
+            with_end=counts["with end"],
             engine=tokenizer.engine.name,
             seconds=monotonic() - begin,
         )
         write_receipt(folder, receipt)
     return receipt
+
+
+def _encode(
+    tokenizer: Tokenizer, known: KnownTokens, documents: Documents
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], int]:
+    """Lengths and ids of a batch, those that are known copied; how many documents the engine gave tokens for."""
+    parts, missing = known.find(documents.digests)
+    lengths, ids = tokenizer.encode(documents.texts.take(pa.array(missing)))
+    if not parts:
+        return lengths, ids, int((lengths > 0).sum())
+    merged = merge([*parts, Part(missing, lengths, ids)], len(documents.digests), tokenizer.dtype)
+    return *merged, int((lengths > 0).sum())
 
 
 def batches(partition: Iterator[Documents]) -> Iterator[Documents]:

@@ -17,21 +17,9 @@ from tests.hub_server import CONVERSION, Fault, HubServer, blob_hash, serve
 
 ROOT = Path(__file__).parents[2]
 CLIENT = """
-import json, sys, time
+import json, os, sys, time
 from pathlib import Path
 from prep_assets.errors import PrepAssetsError
-#STUB
-try:
-    import prep_assets.sources.files
-except ModuleNotFoundError:
-    import types, collections
-    m = types.ModuleType("prep_assets.sources.files")
-    F = collections.namedtuple("SourceFile", "name path identity")
-    m.Source = collections.namedtuple("Source", "files notices revision")
-    m.source_of = lambda root, paths, identities, notices, revision: m.Source(
-        [F(str(p.relative_to(root)), p, identities[str(p.relative_to(root))]) for p in paths], notices, revision)
-    sys.modules[m.__name__] = m
-#END
 from prep_assets.sources import hub
 
 assert "datasets" not in sys.modules and "huggingface_hub" not in sys.modules
@@ -43,6 +31,7 @@ DEFAULTS = dict(config_name=None, revision=None, split="train", data_files=None)
 def call(request):
     name, arguments = request.pop("call"), request
     arguments["downloads"] = Path(arguments["downloads"])
+    os.environ["HF_TOKEN"] = arguments.pop("token", "")
     if name == "tokenizer":
         return {"root": str(hub.fetch_tokenizer(**{"revision": None} | arguments))}
     if name == "resolve":
@@ -188,6 +177,17 @@ def test_files_of_git_have_git_hashes(hub, client):
     assert client("resolve")["files"]["train.jsonl"] == [len(ROWS), blob_hash("train.jsonl", ROWS)]
 
 
+def test_what_was_resolved_is_remembered_for_its_commit_and_question(hub, client, tmp_path):
+    repository = hub.dataset("me/data", {"train.jsonl": ROWS, "test.jsonl": OTHER})
+    asked = [{}, {"split": "test"}, {"data_files": ["t*.jsonl"]}]
+    first = [client("resolve", **arguments) for arguments in asked]
+    assert [it["names"] for it in first] == [["train.jsonl"], ["test.jsonl"], ["test.jsonl", "train.jsonl"]]
+    assert len(list(tmp_path.rglob("*.chosen.json"))) == 3
+    assert [client("resolve", **arguments) for arguments in asked] == first
+    repository.commit({"data.jsonl": ROWS})
+    assert client("resolve")["names"] == ["data.jsonl"]
+
+
 def test_listings_of_several_pages_are_read_to_the_end(hub, client):
     hub.page = 2
     hub.dataset("me/data", {f"data/train-{at:05}-of-00007.jsonl": ROWS for at in range(7)})
@@ -202,7 +202,8 @@ def test_four_processes_that_ask_at_once_download_once(hub, processes, tmp_path)
     clients = [processes() for _ in range(4)]
     for client in clients:
         client.ask("fetch", **request(tmp_path, data_files=list(files)))
-    while hub.count("/revision/") < 4:  # each has begun
+    while hub.count("/revision/") < 4:  # until each has begun
+        assert all(client.process.poll() is None for client in clients)
         time.sleep(0.01)
     hold.set()
     for client in clients:
@@ -285,29 +286,38 @@ def test_a_repository_that_is_not_there_says_what_may_be_wrong(hub, client):
         assert part in answer["message"]
 
 
-def test_a_private_repository_opens_with_its_token_which_goes_nowhere_else(hub, processes, tmp_path):
+def test_a_private_repository_opens_with_its_token_which_goes_nowhere_else(hub, client):
     hub.dataset("me/data", {"train.parquet": BIG}).token = "hf_right"
-    missing = processes()("fetch", **request(tmp_path))
+    missing = client("fetch")
     assert missing["error"] == "StorageError" and "private" in missing["message"] and "HF_TOKEN" in missing["message"]
-    wrong = processes(HF_TOKEN="hf_wrong")("fetch", **request(tmp_path))
+    wrong = client("fetch", token="hf_wrong")
     assert wrong["error"] == "SourceError" and "does not exist" in wrong["message"]
     assert "hf_wrong" not in json.dumps(wrong)
-    assert content(processes(HF_TOKEN="hf_right")("fetch", **request(tmp_path))) == {"train.parquet": BIG}
+    assert content(client("fetch", token="hf_right")) == {"train.parquet": BIG}
     assert not [it for it in hub.requests if it.path.startswith("/storage/") and it.authorization]
 
 
-def test_a_token_that_is_refused_is_said_so_and_not_shown(hub, processes, tmp_path):
+def test_a_token_that_is_refused_is_said_so_and_not_shown(hub, client):
     hub.dataset("me/data", {"train.jsonl": ROWS})
     refusal = {"X-Error-Message": "Invalid credentials in Authorization header"}
     hub.faults.append(Fault("/revision/", times=1, status=401, headers=refusal))
-    answer = processes(HF_TOKEN="hf_old")("fetch", **request(tmp_path))
+    answer = client("fetch", token="hf_old")
     assert answer["error"] == "StorageError" and "refuses the token" in answer["message"]
     assert "hf_old" not in json.dumps(answer)
 
 
-def test_a_gated_dataset_says_where_to_accept_its_terms(hub, client, processes, tmp_path):
+@pytest.mark.parametrize("token", ["hf_é", "hf_a\nb", "hf_a\x01b", "hf_a b"])
+def test_a_token_that_cannot_be_sent_is_not_shown(hub, client, token):
+    hub.dataset("me/data", {"train.jsonl": ROWS})
+    answer = client("fetch", token=token)
+    if "error" in answer:
+        assert answer["error"] == "StorageError" and "HF_TOKEN" in answer["message"]
+    assert token not in str(answer)
+
+
+def test_a_gated_dataset_says_where_to_accept_its_terms(hub, client):
     hub.dataset("me/data", {"train.parquet": BIG}).gated = True
-    for answer in (client("fetch"), processes(HF_TOKEN="hf_other")("fetch", **request(tmp_path))):
+    for answer in (client("fetch"), client("fetch", token="hf_other")):
         assert answer["error"] == "StorageError" and "gated" in answer["message"]
         assert f"{hub.endpoint}/datasets/me/data" in answer["message"] and "hf auth login" in answer["message"]
 
@@ -352,7 +362,7 @@ def test_a_marker_of_one_split_does_not_stand_for_another(hub, client, tmp_path)
     }
 
 
-@pytest.mark.parametrize("damage", [b"", BIG[:100], None])
+@pytest.mark.parametrize("damage", [b"", BIG[:100], None], ids=["empty", "cut", "removed"])
 def test_a_file_that_was_cut_or_removed_is_downloaded_again(hub, client, damage):
     hub.dataset("me/data", {"train.parquet": BIG})
     path = Path(client("fetch")["root"]) / "train.parquet"
@@ -367,13 +377,13 @@ def test_a_download_that_was_killed_is_finished_by_the_next(hub, processes, tmp_
     hub.dataset("me/data", files)
     hub.faults.append(Fault(r"GET /storage/.*-00001-of", pause_after=2_000_000))
     victim = processes()
-    victim.ask("fetch", **request(tmp_path, workers=1))
+    victim.ask("fetch", **request(tmp_path, workers=1, data_files=list(files)))
     assert hub.paused.wait(30)
     os.kill(victim.process.pid, signal.SIGKILL)
     victim.process.wait()
     assert not list(tmp_path.rglob("*.ok.json"))
     hub.faults.clear()
-    assert content(processes()("fetch", **request(tmp_path))) == files
+    assert content(processes()("fetch", **request(tmp_path, data_files=list(files)))) == files
     assert hub.count("GET /storage/.*-00000-of") == 1  # was whole
     assert hub.count("GET /storage/.*-00001-of") == 2
     assert not list(tmp_path.rglob("*.incomplete"))

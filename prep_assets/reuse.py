@@ -1,0 +1,190 @@
+"""Reuse: the tokens of documents that were tokenized before, wherever they were placed."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from prep_assets.build import Build, damage_retires
+from prep_assets.digest import Digests
+from prep_assets.errors import DamagedFileError
+from prep_assets.formats.indexed_dataset import IndexedDataset
+from prep_assets.formats.publications import Publication, read_publications
+from prep_assets.formats.sidecar import read_sidecar
+from prep_assets.formats.token_partition import Segment, segments
+from prep_assets.layout import piece_files
+from prep_assets.lookup import Lookup
+from prep_assets.receipt import STAGES, Piece, Receipt, read_receipt
+from prep_assets.verify import check_piece
+
+_STAGE = STAGES[1]
+
+
+class Part(NamedTuple):
+    """Tokens of some documents of a batch. places: (n,) their rows; lengths: (n,); ids: (lengths.sum(),)."""
+
+    places: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    ids: npt.NDArray[Any]
+
+
+class _Source:
+    """Tokens that lie somewhere on the disk, found by digest. segments: opened, and checked, when first needed."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._segments: list[Segment] | None = None
+        self._begins: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+    def open(self) -> list[Segment]:
+        raise NotImplementedError
+
+    def find(self, digests: Digests, places: npt.NDArray[np.int64]) -> Iterator[Part]:
+        """Tokens of those of the documents at these places that are here."""
+        found = self._lookup.find(digests[places])
+        here = found >= 0
+        if not here.any():
+            return
+        if self._segments is None:
+            self._segments = self.open()
+            self._begins = np.cumsum([0, *(len(segment.digests) for segment in self._segments)])
+        which = np.searchsorted(self._begins, found, side="right") - 1
+        for at in np.unique(which[here]).tolist():
+            digests_here, offsets, ids = self._segments[at]
+            rows = found[which == at] - self._begins[at]
+            # A lookup is not part of what was checked: what it says is compared with what is there.
+            right = (digests_here[rows] == digests[places[which == at]]).all(axis=1)
+            rows, mine = rows[right], places[which == at][right]
+            lengths = offsets[rows + 1] - offsets[rows]
+            yield Part(mine, lengths, gather(ids, offsets[rows], lengths))
+
+
+class _Partition(_Source):
+    """A token partition that was made before."""
+
+    def __init__(self, build: Build, payload: Path, receipt: Receipt) -> None:
+        super().__init__(Lookup.read(payload, receipt.documents))
+        self._build, self._payload, self._receipt = build, payload, receipt
+
+    def open(self) -> list[Segment]:
+        keep_columns = [*_columns(self._receipt)]
+        with damage_retires(self._payload):
+            return segments(self._payload, self._build.tokenizer.dtype, keep_columns, self._receipt.content)
+
+
+class _Pair(_Source):
+    """A published pair and its sidecar."""
+
+    def __init__(self, folder: Path, piece: Piece, keep_columns: Sequence[str]) -> None:
+        self._folder, self._piece, self._keep_columns = folder, piece, keep_columns
+        docs_name = piece_files(piece.prefix)[2]
+        self._digests = read_sidecar(folder / docs_name, keep_columns, piece.docs_digest).digests
+        super().__init__(Lookup.of(self._digests))
+
+    def open(self) -> list[Segment]:
+        check_piece(self._folder, self._piece, self._keep_columns)
+        dataset = IndexedDataset(self._folder / self._piece.prefix)
+        return [Segment(self._digests, dataset.entries.offsets, dataset.tokens)]
+
+
+def _columns(receipt: Receipt) -> list[str]:
+    columns: list[str] = json.loads(receipt.made_from["keep_columns"])
+    return columns
+
+
+class KnownTokens:
+    """What is known of a shard's documents: its own payloads of the same tokenizer, the newest first; then, where
+    documents may have come from another shard, the others'; then the published pairs whose payloads are gone."""
+
+    def __init__(self, build: Build, shard: int) -> None:
+        self._build, self._shard = build, shard
+        self._candidates = self._sources()
+        self._opened: list[_Source] = []
+
+    def find(self, digests: Digests) -> tuple[list[Part], npt.NDArray[np.int64]]:
+        """The tokens that are known, and the places of the documents whose are not."""
+        parts: list[Part] = []
+        missing = np.arange(len(digests))
+        at = 0
+        while len(missing):
+            if at == len(self._opened):
+                if (source := next(self._candidates, None)) is None:
+                    break
+                self._opened.append(source)
+            for part in self._opened[at].find(digests, missing):
+                parts.append(part)
+                missing = np.setdiff1d(missing, part.places, assume_unique=True)
+            at += 1
+        return parts, missing
+
+    def _sources(self) -> Iterator[_Source]:
+        build, identity = self._build, self._build.tokenizer.identity
+        publications = [
+            publication
+            for publication in reversed(read_publications(build.layout.publications).versions)
+            if publication.tokenizer == identity
+        ]
+        shards = [self._shard]
+        moved = any(len(publication.payloads) != build.num_shards for publication in publications)
+        if moved or build.index.shard_by == "file":
+            folders = (build.layout.work / _STAGE).glob("[0-9]*")
+            shards += sorted({int(folder.name) for folder in folders} - {self._shard})
+        for shard in shards:
+            for payload, receipt in build.former(_STAGE, shard):
+                if receipt.made_from["tokenizer"] == identity:
+                    with damage_retires(payload):
+                        yield _Partition(build, payload, receipt)
+        for publication in publications:
+            yield from self._published(publication, shards)
+
+    def _published(self, publication: Publication, shards: Sequence[int]) -> Iterator[_Source]:
+        layout = self._build.layout
+        for shard in shards:
+            if shard >= len(publication.payloads):
+                continue
+            _, tokens, pairs = publication.payloads[shard]
+            receipt = read_receipt(layout.payload(STAGES[2], shard, pairs))
+            if receipt is None or layout.payload(_STAGE, shard, tokens).is_dir():
+                continue
+            for piece in receipt.pieces:
+                try:
+                    yield _Pair(layout.version(publication.id), piece, _columns(receipt))
+                except DamagedFileError as error:  # `verify` names it; here it only costs tokenizing again
+                    self._build.progress.note(str(error))
+
+
+def gather(ids: npt.NDArray[Any], begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """The ids of documents that begin at these places, one after another."""
+    if not len(begins):
+        return ids[:0]
+    if np.array_equal(begins[1:], begins[:-1] + lengths[:-1]):  # neighbours: a view, as where little changed
+        return ids[begins[0] : begins[-1] + lengths[-1]]
+    ends = np.cumsum(lengths)
+    gathered: npt.NDArray[Any] = ids[np.arange(ends[-1]) + np.repeat(begins - (ends - lengths), lengths)]
+    return gathered
+
+
+def merge(parts: Sequence[Part], count: int, dtype: np.dtype[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Lengths and ids of a batch of documents whose tokens lie in parts; count: of the documents."""
+    lengths = np.zeros(count, np.int64)
+    for part in parts:
+        lengths[part.places] = part.lengths
+    ids = np.empty(int(lengths.sum()), dtype)
+    owner = np.zeros(count, np.int64)
+    for at, part in enumerate(parts):
+        owner[part.places] = at
+    owner_of_token = np.repeat(owner, lengths) if len(parts) > 1 else None
+    for at, part in enumerate(parts):
+        order = np.argsort(part.places, kind="stable")
+        values = part.ids
+        if not np.array_equal(order, np.arange(len(order))):
+            begins = np.cumsum(part.lengths) - part.lengths
+            values = gather(part.ids, begins[order], part.lengths[order])
+        if owner_of_token is None:
+            ids[:] = values
+        else:
+            ids[owner_of_token == at] = values
+    return lengths, ids
