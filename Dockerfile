@@ -1,6 +1,6 @@
 FROM python:3.12-slim
 
-# An init as PID 1: each run that the UI starts leaves orphans, which nothing else would reap. Not pinned: Debian keeps
+# An init as PID 1: each run that the UI starts leaves an orphan, which nothing else would reap. Not pinned: Debian keeps
 # only the newest build of a release, so a pinned one soon cannot be installed.
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -25,7 +25,7 @@ RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))
         > /tmp/requirements.txt \
     && pip install --requirement /tmp/requirements.txt \
     && rm /tmp/requirements.txt \
-    && python -m compileall -q -j 0 -x site-packages "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
+    && python -m compileall -q -x site-packages "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 
 # Editable, in a folder that everyone can write: a mounted checkout or a patch in place takes effect at once.
 COPY README.md LICENSE workspace.yaml ./
@@ -37,7 +37,8 @@ RUN pip install --no-deps --editable . \
 # The example writes where it is run; a recipe's relative paths start from the recipe.
 WORKDIR /tmp
 EXPOSE 3000
-# Python ends in order at an interrupt, with a message, and at SIGTERM without one.
+# `docker stop` is what Ctrl-C is at a terminal, to every process: a prepare ends with its message, and a run that the UI
+# started with an event that says so, instead of being shown as running for ever.
 STOPSIGNAL SIGINT
-ENTRYPOINT ["tini", "--"]
+ENTRYPOINT ["tini", "-g", "--"]
 CMD ["prep-assets", "ui", "--host", "0.0.0.0", "--port", "3000"]

@@ -15,7 +15,7 @@ from prep_assets.errors import DamagedFileError, NotReadyError, RecipeError
 from prep_assets.formats.source_index import SourceIndex
 from prep_assets.layout import Layout, partition_name, piece_files
 from prep_assets.payload import retire
-from prep_assets.receipt import STAGES, Piece, Receipt, Stage, fingerprint, read_receipt
+from prep_assets.receipt import NAME, STAGES, Piece, Receipt, Stage, fingerprint, read_receipt
 from prep_assets.recipe import Recipe
 from prep_assets.tokenizer import Tokenizer, locate_tokenizer
 
@@ -91,6 +91,15 @@ class Build:
             "tokens_per_shard": str(self.recipe.tokens_per_shard),
             "dtype": self.dtype.str,
         }
+
+    def newest(self, stage: Stage, shard: int) -> Receipt | None:
+        """The receipt of the payload that was made last, whatever from, and whether or not its files are there."""
+        folder = self.layout.payload(stage, shard, "_").parent
+        paths = [*folder.glob("[!.]*/receipt.json"), *folder.glob("[!.]*.json")]
+        payloads = {
+            path.stat().st_mtime_ns: path.parent if path.name == NAME else path.with_suffix("") for path in paths
+        }
+        return read_receipt(payloads[max(payloads)]) if payloads else None
 
     def former(self, stage: Stage, shard: int) -> list[tuple[Path, Receipt]]:
         """The payloads of a stage and shard whose files are there, the newest first."""

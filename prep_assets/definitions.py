@@ -11,6 +11,7 @@ from prep_assets.orchestration.assets import build_assets
 from prep_assets.orchestration.prepare import RANGE_BEGIN, RANGE_END
 from prep_assets.orchestration.resources import Dataset
 from prep_assets.recipe import EXAMPLE, RECIPE_VARIABLE, Recipe, load_recipe
+from prep_assets.workspace import settle_shards
 
 # Each is pinned by tests/test_dagster_behaviour.py: a change that matters fails there, not in a line nobody reads.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
@@ -35,12 +36,14 @@ FORK_SERVER = {
 
 def build_definitions(recipe: Recipe, progress: Progress | None = None) -> dg.Definitions:
     """The asset graph of one recipe."""
+    layout = Layout(recipe.output, recipe.work)
+    recipe = settle_shards(recipe, layout)
     assets = build_assets(recipe)
     tags = {RANGE_BEGIN: partition_name(0), RANGE_END: partition_name(recipe.num_shards - 1)}
     return dg.Definitions(
         assets=assets,
         jobs=[dg.define_asset_job("refresh", selection=dg.AssetSelection.assets(*assets), tags=tags)],
-        resources={"dataset": Dataset(recipe, Layout(recipe.output, recipe.work), progress or Progress())},
+        resources={"dataset": Dataset(recipe, layout, progress or Progress())},
         executor=dg.multiprocess_executor.configured(FORK_SERVER),
     )
 

@@ -54,6 +54,10 @@ class Layout:
         return self.work / "dagster"
 
     @property
+    def pin(self) -> Path:
+        return self.work / "pin"
+
+    @property
     def publications(self) -> Path:
         return self.work / "publications.json"
 

@@ -1,62 +1,67 @@
 """`prepare`, the whole job in one go: scan, plan, one run through Dagster, and what came of it."""
 
-import sys
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import (
-    Progress as Bars,
-)
 
 from prep_assets.build import Build, Progress, load_tokenizer, pair_dtype
-from prep_assets.errors import BusyError
+from prep_assets.cleanup import clean_up
+from prep_assets.errors import BusyError, StorageError
 from prep_assets.formats.indexed_dataset import IndexedDataset
 from prep_assets.formats.manifest import read_version
 from prep_assets.formats.publications import Publication, read_publications
 from prep_assets.layout import VERSION, Layout
 from prep_assets.payload import lock
 from prep_assets.plan import Plan, make_plan
+from prep_assets.progress import ProgressBars, progress_bars
 from prep_assets.publication import refuse_foreign_files
 from prep_assets.recipe import Recipe
 from prep_assets.scan import list_source, scan
-from prep_assets.workspace import running
+from prep_assets.workspace import running, settle_shards
 
 
-def prepare(recipe: Recipe) -> None:
-    """Makes what is stale of a recipe's dataset and publishes it; prints what was done.
+@contextmanager
+def opened(recipe: Recipe, *, rescan: bool = False) -> Iterator[tuple[Build, ProgressBars]]:
+    """The build of a recipe at what its source holds now; the work folder is claimed and the source scanned.
 
-    Raises BusyError where another prepare is at work on this output.
+    All that can be refused is, before a document is read. rescan: read every file again, whatever is known of it.
     """
     layout = Layout(recipe.output, recipe.work)
-    tokenizer = load_tokenizer(recipe, layout)  # all that can be refused is, before a document is read
-    pair_dtype(recipe, tokenizer)
+    pair_dtype(recipe, load_tokenizer(recipe, layout))
     refuse_foreign_files(layout, [])
-    with running(layout), _sole(layout), _bars() as bars:
+    with running(layout), progress_bars() as bars:
+        recipe = settle_shards(recipe, layout)
         source = list_source(recipe, layout)
         for notice in source.notices:
             click.echo(f"note: {notice}", err=True)
-        index = scan(recipe, layout, source, bars.reader())
-        build = Build(recipe, layout, index, Progress(bars.advance))
-        plan = make_plan(build)
-        if plan.is_fresh:
-            click.echo(f"nothing to do: {layout.output} is up to date")
-            return
-        bars.expect(build, plan)
-        from prep_assets.definitions import build_definitions  # Dagster takes seconds to import: only where it works
-        from prep_assets.orchestration.prepare import materialize
+        index = scan(recipe, layout, source, bars.reader(), rescan=rescan)
+        yield Build(recipe, layout, index, Progress(bars.advance, lambda message: click.echo(message, err=True))), bars
 
-        materialize(build_definitions(recipe, build.progress), build, plan)
-    _summarize(build, read_publications(layout.publications).versions[-1])
+
+def prepare(recipe: Recipe, *, rescan: bool = False) -> None:
+    """Makes what is stale of a recipe's dataset and publishes it; prints what was done.
+
+    Raises BusyError where another prepare is at work on this output, StorageError where the disk has too little room.
+    """
+    with _sole(Layout(recipe.output, recipe.work)):
+        with opened(recipe, rescan=rescan) as (build, bars):
+            plan = make_plan(build)
+            if not plan.is_fresh:
+                _refuse_too_little_disk(build, plan)
+                bars.expect(build, plan)
+                from prep_assets.definitions import build_definitions  # Dagster takes seconds: only where it works
+                from prep_assets.orchestration.prepare import materialize
+
+                materialize(build_definitions(build.recipe, build.progress), build, plan)
+        clean_up(build)
+    if plan.pinned:
+        click.echo(f"version {plan.pinned} is pinned: nothing is published until prep-assets unpin")
+    elif plan.is_fresh:
+        click.echo(f"nothing to do: {build.layout.output} is up to date")
+    else:
+        _summarize(build, read_publications(build.layout.publications).versions[-1])
 
 
 @contextmanager
@@ -68,48 +73,22 @@ def _sole(layout: Layout) -> Iterator[None]:
         raise BusyError(f"{layout.output}: another prepare is at work on this output; wait for it to end") from error
 
 
-class _Bars:
-    """A bar for the scan and for each stage on a terminal; silent in a pipe."""
-
-    def __init__(self, bars: Bars) -> None:
-        self._bars, self._tokens = bars, 0
-        self._tasks: dict[str, TaskID] = {}
-
-    def reader(self) -> Callable[[int], None]:
-        task = self._bars.add_task("scan", total=None, speed="")
-        return lambda documents: self._bars.advance(task, documents)
-
-    def expect(self, build: Build, plan: Plan) -> None:
-        documents = sum(build.index.shards[shard].documents or 0 for shard in plan.shards)
-        for stage in dict.fromkeys(stale.stage for stale in plan.stale if stale.shard is not None):
-            self._tasks[stage] = self._bars.add_task(stage, total=documents or None, speed="")
-
-    def advance(self, stage: str, shard: int, documents: int, tokens: int) -> None:
-        task = self._tasks.get(stage)
-        if task is None:
-            return
-        self._bars.advance(task, documents)
-        if tokens:
-            self._tokens += tokens if stage == "tokenized_partitions" else 0
-            elapsed = self._bars.tasks[task].elapsed or 0
-            speed = f"{self._tokens:,} tokens, {self._tokens / elapsed:,.0f}/s" if elapsed else ""
-            self._bars.update(task, speed=speed if stage == "tokenized_partitions" else "")
+def _refuse_too_little_disk(build: Build, plan: Plan) -> None:
+    free = shutil.disk_usage(build.layout.work).free
+    if plan.size_to_write > free:
+        raise StorageError(
+            f"{build.layout.work}: {size(free)} free; this refresh writes {size(plan.size_to_write)} before anything is"
+            " removed: make room, or name another work_path"
+        )
 
 
-@contextmanager
-def _bars() -> Iterator[_Bars]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.completed:,.0f} documents"),
-        TextColumn("{task.fields[speed]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
-        yield _Bars(bars)
+def size(count: float) -> str:
+    """Bytes for people: 1.2 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
 
 
 def _summarize(build: Build, publication: Publication) -> None:
@@ -127,7 +106,7 @@ def _summarize(build: Build, publication: Publication) -> None:
             f"  document of {len(document):,} tokens: first id {begin} {tokenizer.name(begin)!r},"
             f" last id {end} {tokenizer.name(end)!r}"
         )
-    receipts = [build.made(shard)["memmap_shards"].receipt for shard in range(len(build.index.shards))]
+    receipts = [build.made(shard)["memmap_shards"].receipt for shard in range(build.num_shards)]
     if not any(receipt.with_end for receipt in receipts if receipt):
         click.echo(
             "warning: no document ends with an end token; trainers that mask or reset at it need one"
@@ -139,4 +118,3 @@ def _summarize(build: Build, publication: Publication) -> None:
             f"warning: {publication.left_out['bad']:,} bad rows were left out; {build.layout.index} lists them",
             err=True,
         )
-    sys.stdout.flush()

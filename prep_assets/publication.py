@@ -80,17 +80,22 @@ def make_visible(layout: Layout, version: Version) -> None:
     for name in names:  # before the switch: a name that leads nowhere yet is not seen, a missing one would be
         if not (layout.output / name).is_symlink():
             write_symlink(layout.output / name, f"{layout.latest.name}/{name}")
-    if _link_target(layout.latest) != f"versions/{version.id}":
+    if latest_id(layout) != version.id:
         write_symlink(layout.latest, f"versions/{version.id}")
     for path in sorted(layout.output.iterdir()):
         if path.name not in names and path != layout.latest and _is_our_link(layout, path):
             retire(path)
 
 
+def latest_id(layout: Layout) -> str | None:
+    """The id of the version that `latest` leads to."""
+    return (_link_target(layout.latest) or "").removeprefix("versions/") or None
+
+
 def is_visible(layout: Layout, identifier: str) -> bool:
     """Whether `latest` and every name at the top level lead to this version, and it is whole."""
     folder = layout.version(identifier)
-    if _link_target(layout.latest) != f"versions/{identifier}":
+    if latest_id(layout) != identifier:
         return False
     try:
         version = read_version(folder / VERSION)

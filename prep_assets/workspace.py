@@ -1,6 +1,7 @@
 """The folder that holds everything but what is published: whose it is, and who is at work in it."""
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,11 @@ from contextlib import contextmanager
 from prep_assets.errors import StorageError
 from prep_assets.layout import Layout
 from prep_assets.payload import is_ours_to_sweep, lock, make_folder, write_file
+from prep_assets.recipe import Recipe
+from prep_assets.scan import list_source
+
+BYTES_PER_TOKEN = 4  # of text, about
+COMPRESSED = 3  # bytes of text in a compressed one, about
 
 
 def claim(layout: Layout) -> None:
@@ -39,6 +45,27 @@ def claim(layout: Layout) -> None:
             f"{layout.work}: belongs to the dataset at {os.path.normpath(layout.work / owner)}, not to {layout.output};"
             " choose another work_path"
         )
+
+
+def settle_shards(recipe: Recipe, layout: Layout) -> Recipe:
+    """The recipe with its number of shards: `auto` becomes what the source's size asks for, once, and stays it.
+
+    To change it later, write a number into the recipe.
+    """
+    if recipe.shards != "auto":
+        return recipe
+    path = layout.work / "shards"
+    try:
+        shards = int(path.read_text())
+    except FileNotFoundError:
+        files = list_source(recipe, layout).files
+        text = sum(file.size * (COMPRESSED if file.compression or file.format == "parquet" else 1) for file in files)
+        shards = max(1, math.ceil(text / BYTES_PER_TOKEN / recipe.tokens_per_shard))
+        claim(layout)
+        write_file(path, str(shards).encode())
+    except ValueError as error:
+        raise StorageError(f"{path}: not a number; remove it, or write `shards` into the recipe") from error
+    return recipe.model_copy(update={"shards": shards})
 
 
 @contextmanager

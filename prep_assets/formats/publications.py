@@ -37,5 +37,13 @@ def read_publications(path: Path) -> Publications:
         raise DamagedFileError(f"{path}: not a publication record ({error.error_count()} faults); remove it") from error
 
 
+def read_pin(path: Path) -> str | None:
+    """The id of the version that `latest` is held at; None where refreshes publish."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+
+
 def write_publications(path: Path, publications: Publications) -> None:
     write_file(path, publications.model_dump_json(indent=1).encode() + b"\n")

@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from prep_assets.build import CODE_VERSIONS, Build
+from prep_assets.cleanup import clean_up
 from prep_assets.layout import partition_name
 from prep_assets.orchestration.events import (
     Event,
@@ -79,11 +80,13 @@ def build_assets(recipe: Recipe) -> list[dg.AssetsDefinition]:
     ) -> dg.MaterializeResult[Any]:
         """Verifies every shard and publishes a version of the dataset, with `fast_llm_dataset.json`."""
         with clear_failures(), dataset.running():
-            publication = publish(dataset.pinned(context))
-            return dg.MaterializeResult(
-                data_version=dg.DataVersion(publication.id),
-                metadata=publication_metadata(publication, dataset.layout),
-            )
+            build = dataset.pinned(context)
+            publication = publish(build)
+        clean_up(build)
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(publication.id),
+            metadata=publication_metadata(publication, dataset.layout),
+        )
 
     return [raw_dataset, tokenized_partitions, memmap_shards, dataset_manifest]
 

@@ -87,10 +87,10 @@ def _provenance(context: dg.AssetExecutionContext, partition: str) -> dict[str, 
 
 @contextmanager
 def clear_failures() -> Iterator[None]:
-    """An error of ours becomes the headline of the step's failure, instead of a cause below a wall of frames."""
+    """An error of ours or the disk's becomes the headline of the step's failure, not a cause below a wall of frames."""
     try:
         yield
-    except PrepAssetsError as error:
+    except (PrepAssetsError, OSError) as error:
         raise dg.Failure(description=str(error), allow_retries=False) from error
 
 

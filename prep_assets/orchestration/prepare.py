@@ -10,8 +10,10 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from sqlalchemy.exc import SQLAlchemyError
 
 from prep_assets.build import Build
+from prep_assets.errors import StorageError
 from prep_assets.layout import partition_name
 from prep_assets.orchestration.events import SHARDS_TAG
 from prep_assets.orchestration.resources import INDEX_TAG
@@ -25,13 +27,13 @@ HOME = b"telemetry: {enabled: false}\nnux: {enabled: false}\n"
 
 
 def dagster_home(build_home: Path) -> Path:
-    """The Dagster home to use: DAGSTER_HOME, or one of our own that is made where missing."""
-    if home := os.environ.get("DAGSTER_HOME"):
-        return Path(home)
-    if not (build_home / "dagster.yaml").exists():
-        make_folder(build_home)
-        write_file(build_home / "dagster.yaml", HOME)
-    return build_home
+    """The Dagster home to use: DAGSTER_HOME, or one of our own; made where missing."""
+    named = os.environ.get("DAGSTER_HOME")
+    home = Path(named).absolute() if named else build_home
+    if not (home if named else home / "dagster.yaml").exists():
+        make_folder(home)
+        write_file(home / "dagster.yaml", HOME)
+    return home
 
 
 def materialize(definitions: dg.Definitions, build: Build, plan: Plan) -> None:
@@ -50,8 +52,8 @@ def materialize(definitions: dg.Definitions, build: Build, plan: Plan) -> None:
     job = definitions.resolve_job_def("refresh").as_ephemeral_job({}, {})  # in this process
     keys = job.asset_layer.executable_asset_keys
     only_manifest = {key for key in keys if key.path[-1] == "dataset_manifest"}
-    home = str(dagster_home(build.layout.dagster_home))
-    with dg.DagsterInstance.from_config(home) as instance, _own_errors():
+    home = dagster_home(build.layout.dagster_home)
+    with _own_errors(home), _instance(home) as instance:
         run = instance.create_run_for_job(
             job_def=job,
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
@@ -62,12 +64,31 @@ def materialize(definitions: dg.Definitions, build: Build, plan: Plan) -> None:
         execute_run(InMemoryJob(job), run, instance, raise_on_error=True)
 
 
+def _instance(home: Path) -> dg.DagsterInstance:
+    try:
+        return dg.DagsterInstance.from_config(str(home))
+    except Exception as error:  # whatever configuration, file system or database makes of it
+        raise StorageError(f"{home}: Dagster cannot open this home: {_reason(error)}") from error
+
+
 @contextmanager
-def _own_errors() -> Iterator[None]:
-    """Raises what a stage raised, not what Dagster made of it."""
+def _own_errors(home: Path) -> Iterator[None]:
+    """Raises what a stage raised, not what Dagster made of it; a history that cannot be written is a StorageError."""
     try:
         yield
     except dg.Failure as failure:
         raise (failure.__cause__ or failure) from None
+    except SQLAlchemyError as error:
+        raise StorageError(f"{home}: Dagster's history cannot be written: {_reason(error)}") from error
     except DagsterExecutionInterruptedError as error:
         raise KeyboardInterrupt from error
+
+
+def _reason(error: BaseException) -> str:
+    """What the operating system said, where it was at the bottom of an error, or its first line."""
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, OSError) and below.strerror:
+            return below.strerror
+        below = below.__cause__ or below.__context__
+    return str(error).partition("\n")[0]

@@ -57,7 +57,7 @@ class SourceFile:
     @property
     def stem(self) -> str:
         """The name without compression suffix: re-compressing a file changes neither its place nor its shard."""
-        return _split_name(self.name)[0]
+        return split_name(self.name)[0]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Source:
 
 def natural_key(name: str) -> tuple[list[tuple[str, int, str]], str]:
     """Sorts names without compression suffix by character, a run of 0-9 as `0` and then by value; ties by full name."""
-    runs = re.findall(r"[0-9]+|[^0-9]", _split_name(name)[0])
+    runs = re.findall(r"[0-9]+|[^0-9]", split_name(name)[0])
     # A value as (digits, text without leading zeros): compares like the number, at any length.
     values = [("0", len(run.lstrip("0")), run.lstrip("0")) if run[0] in "0123456789" else (run, 0, "") for run in runs]
     return values, name
@@ -136,8 +136,8 @@ def source_of(
     notices = list(notices)
     if others:
         notices.append(f"{root}: {len(others)} files of other formats are not read: {_some(others)}")
-    stems = Counter(_split_name(name)[0] for name in ordered)
-    if twins := [name for name in ordered if stems[_split_name(name)[0]] > 1]:
+    stems = Counter(split_name(name)[0] for name in ordered)
+    if twins := [name for name in ordered if stems[split_name(name)[0]] > 1]:
         notices.append(f"{root}: files that differ in compression alone are all read: {_some(twins)}")
     files = [_source_file(name, names[name], formats[name], (identities or {}).get(name)) for name in ordered]
     return Source(tuple(files), tuple(notices), revision)
@@ -146,7 +146,7 @@ def source_of(
 def _source_file(name: str, path: Path, known: str, identity: str | None) -> SourceFile:
     if any("\ud800" <= character <= "\udfff" for character in name):
         raise SourceError(f"{str(path)!r}: the file's name is not UTF-8; rename it")
-    compression = _split_name(name)[1]
+    compression = split_name(name)[1]
     if compression and known in TABLES:
         raise SourceError(f"{path}: {known} is compressed inside and read in place; decompress .{compression} first")
     try:
@@ -157,14 +157,14 @@ def _source_file(name: str, path: Path, known: str, identity: str | None) -> Sou
     return SourceFile(name, path, known, compression, identity, stat.st_size)
 
 
-def _split_name(name: str) -> tuple[str, str | None]:
+def split_name(name: str) -> tuple[str, str | None]:
     """A name without its compression suffix, and the compression."""
     stem, dot, suffix = name.rpartition(".")
     return (stem, suffix.lower()) if dot and suffix.lower() in COMPRESSIONS else (name, None)
 
 
 def _format(name: str) -> str | None:
-    return FORMATS.get(PurePosixPath(_split_name(name)[0]).suffix.lower())
+    return FORMATS.get(PurePosixPath(split_name(name)[0]).suffix.lower())
 
 
 def _allowed(path: Path) -> Path:

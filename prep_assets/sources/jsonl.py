@@ -1,7 +1,6 @@
 """JSON Lines: one object a line."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,7 +18,7 @@ def read_jsonl(file: SourceFile, columns: Columns, report: Report) -> Iterator[p
     for first, lines in line_blocks(file):
         try:
             batch = _read_fast(first, lines, columns)
-        except (ValueError, TypeError, KeyError):  # some line is not as most are
+        except (BadRowError, ValueError, TypeError, KeyError, RecursionError):  # some line is not as most are
             yield from columns.in_batches(_read_rows(first, lines, columns, report))
         else:
             yield batch
@@ -27,11 +26,11 @@ def read_jsonl(file: SourceFile, columns: Columns, report: Report) -> Iterator[p
 
 def _read_fast(first: int, lines: Sequence[bytes], columns: Columns) -> pa.RecordBatch:
     """The rows of lines that orjson reads and that all have text or null, which pyarrow checks as it copies."""
-    if columns.kept and any(map(LONG.search, lines)):
-        raise ValueError("orjson would round")
     field = columns.field
     records = list(map(orjson.loads, lines))
     texts = [pick(record, field) for record in records] if "." in field else [record[field] for record in records]
+    if columns.kept and not all(map(_is_exact, records)):
+        raise ValueError("orjson may have rounded")
     kept = [[columns.kept_text(record, name) for record in records] for name in columns.kept]
     return columns.batch(range(first, first + len(texts)), texts, kept)
 
@@ -53,9 +52,9 @@ def parse(line: bytes) -> Any:
 
     Bytes that are not UTF-8 become lone surrogates, refused where they are read. Raises BadRowError.
     """
-    with suppress(ValueError):
-        if not LONG.search(line):
-            return orjson.loads(line)
+    with suppress(ValueError, RecursionError):
+        if _is_exact(record := orjson.loads(line)):
+            return record
     try:
         return DECODER.decode(line.decode("utf-8", "surrogateescape"))
     except json.JSONDecodeError as error:
@@ -68,5 +67,16 @@ def _int(digits: str) -> int | float:
     return int(digits) if len(digits) < 4300 else float(digits)  # Python refuses longer ones
 
 
-LONG = re.compile(rb"[0-9]{20}")  # orjson makes a float of integers beyond 64 bits
+def _is_exact(value: Any) -> bool:
+    """Whether a value holds no float so large that it may be an integer beyond 64 bits to orjson."""
+    match value:
+        case float():
+            return abs(value) < 2**63
+        case dict():
+            return all(map(_is_exact, value.values()))
+        case list():
+            return all(map(_is_exact, value))
+    return True
+
+
 DECODER = json.JSONDecoder(parse_int=_int)

@@ -82,6 +82,8 @@ class Columns:
             return as_text(pick(record, name))
         except KeyError:
             return None
+        except RecursionError:
+            raise BadRowError(f"column {name!r} is nested too deep to be written") from None
 
 
 def pick(record: Mapping[str, Any], name: str) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from prep_assets.build import Build, Made, damage_retires
 from prep_assets.errors import NotReadyError, SourceError
 from prep_assets.formats.manifest import version_of
-from prep_assets.formats.publications import Publication, Publications, read_publications, write_publications
+from prep_assets.formats.publications import Publication, Publications, read_pin, read_publications, write_publications
 from prep_assets.formats.source_index import current_id
 from prep_assets.layout import Layout, partition_name
 from prep_assets.payload import lock
@@ -24,6 +24,11 @@ def publish(build: Build) -> Publication:
     """
     layout = build.layout
     with lock(layout.lock("publish")):
+        if pinned := read_pin(layout.pin):
+            raise NotReadyError(
+                f"{layout.output}: version {pinned} is pinned, nothing is published; prep-assets unpin lets refreshes"
+                " publish again"
+            )
         states = _made(build)
         made = [(pairs.payload, pairs.receipt) for *_, pairs in states if pairs.payload and pairs.receipt]
         record = read_publications(layout.publications)
@@ -41,7 +46,6 @@ def publish(build: Build) -> Publication:
                 " nothing is published and the former version stays"
             )
         refuse_foreign_files(layout, names_of(version))
-        write_version(layout, version, made)
         publication = Publication(
             id=version.id,
             index=build.index.id,
@@ -53,6 +57,7 @@ def publish(build: Build) -> Publication:
             published=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         publication = _record(layout, record, publication)
+        write_version(layout, version, made)
         make_visible(layout, version)
         return publication
 
@@ -93,9 +98,13 @@ def _left_out(build: Build, made: list[tuple[Path, Receipt]]) -> dict[str, int]:
 
 
 def _record(layout: Layout, record: Publications, publication: Publication) -> Publication:
-    """The publication's entry in the record: the last one where it says the same, but for the time."""
+    """The publication's entry in the record: the last one where it says the same, but for the time.
+
+    It comes before the version itself, so that no version lies there that the record does not name; a killed
+    publication leaves an entry without a version, which the next one takes out.
+    """
     if record.versions and record.versions[-1].model_copy(update={"published": publication.published}) == publication:
         return record.versions[-1]
-    others = tuple(former for former in record.versions if former.id != publication.id)
+    others = (it for it in record.versions if it.id != publication.id and layout.version(it.id).is_dir())
     write_publications(layout.publications, Publications(versions=(*others, publication)))
     return publication

@@ -189,9 +189,18 @@ def test_kept_values_that_only_the_slow_way_reads_stay_what_they_are(tmp_path):
     assert found == [(0, "a", "NaN"), (1, "b", '{"x":[123456789012345678901234567890,"\\ud800"]}')]
 
 
-def test_a_long_integer_is_kept_exactly(tmp_path):
-    file = make(tmp_path, "x.jsonl", '{"text": "a", "k": 123456789012345678901234567890}')
-    assert rows(file, keep=["k"]) == [(0, "a", "123456789012345678901234567890")]
+@pytest.mark.parametrize("value", ["{}", '{{"x":[{}]}}'])
+def test_a_long_integer_is_kept_exactly(tmp_path, value):
+    value = value.format(123456789012345678901234567890)
+    file = make(tmp_path, "x.jsonl", f'{{"text": "a", "k": {value}}}')
+    assert rows(file, keep=["k"]) == [(0, "a", value)]
+
+
+def test_a_kept_value_nested_too_deep_is_a_bad_row(tmp_path):
+    for depth in (200, 500, 985, 1000, 1020, 5000):
+        deep = f'{{"text": "a", "k": {"[" * depth}{"]" * depth}}}'
+        found, bad = skipping(make(tmp_path, "x.jsonl", deep + '\n{"text": "b"}'), keep=["k"])
+        assert (len(found) + len(bad), found[-1]) == (2, (1, "b", None))
 
 
 def test_a_kept_text_that_is_not_unicode_is_a_bad_row(tmp_path):
