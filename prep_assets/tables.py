@@ -25,7 +25,7 @@ def print_plan(plan: Plan) -> None:
     _print_table([(stage, reason, _names(shards)) for (stage, reason), shards in groups.items()])
     click.echo(
         f"\n{plan.documents_to_tokenize:,} documents to tokenize, at most {plan.files_to_read:,} files"
-        f" ({size(plan.size_to_read)} of text) to read, {size(plan.size_to_write)} to write (the disk needed at the peak)"
+        f" ({size(plan.size_to_read)} of text) to read, {size(plan.size_to_write)} to write before anything is removed"
     )
     if plan.documents:
         mean = plan.documents / plan.num_shards

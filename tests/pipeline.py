@@ -9,6 +9,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from prep_assets.build import Build
+from prep_assets.cleanup import clean_up
 from prep_assets.formats.publications import Publication
 from prep_assets.layout import Layout
 from prep_assets.plan import Plan, make_plan
@@ -18,7 +19,7 @@ from prep_assets.stages.dataset_manifest import publish
 from prep_assets.stages.memmap_shards import make_memmap_shard
 from prep_assets.stages.raw_dataset import make_raw_partitions
 from prep_assets.stages.tokenized_partitions import make_token_partition
-from prep_assets.workspace import running
+from prep_assets.workspace import claim, running
 from tests.reader import read_pair
 
 WORDS = ["violin", "cello", "oboe", "harp", "tuba", "lute", "drum", "gong"]
@@ -59,19 +60,22 @@ def layout_of(recipe: Recipe) -> Layout:
 def open_build(recipe: Recipe) -> Build:
     """Scans the source."""
     layout = layout_of(recipe)
+    claim(layout)
     return Build(recipe, layout, scan(recipe, layout, list_source(recipe, layout)))
 
 
 def refresh(recipe: Recipe) -> Publication:
-    """All four stages over all shards, each of which does only what is stale."""
+    """All four stages over all shards, each of which does only what is stale; then clean-up."""
     with running(layout_of(recipe)):
         build = open_build(recipe)
-        shards = range(recipe.shards)
+        shards = range(build.num_shards)
         list(make_raw_partitions(build, shards))
         for shard in shards:
             make_token_partition(build, shard)
             make_memmap_shard(build, shard)
-        return publish(build)
+        publication = publish(build)
+    clean_up(build)
+    return publication
 
 
 def plan_of(recipe: Recipe) -> Plan:
