@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from prep_assets.errors import BusyError
+from prep_assets.errors import BusyError, StorageError
 
 UNFINISHED = ".unfinished"  # suffix of what is being written
 RETIRED = ".retired"  # suffix of what is being removed
@@ -191,10 +191,16 @@ def _gone_is_fine(function: object, path: str, info: tuple[type[BaseException], 
 def lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
     """Holds a lock file (flock) for the block; it ends with the process, however that ends.
 
-    Raises BusyError where wait is False and another process holds it.
+    Raises BusyError where wait is False and another process holds it, StorageError where the folder is another user's.
     """
     make_folder(path.parent)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError as error:
+        raise StorageError(
+            f"{path}: user {os.getuid()} may not write here, where user {path.parent.stat().st_uid} began;"
+            " run as that user, or choose another output_path"
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))

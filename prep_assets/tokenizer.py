@@ -64,6 +64,8 @@ class Tokenizer:
             raise TokenizerError(
                 f"{path}: missing; tokenizer.path names a tokenizer.json or a folder with one"
             ) from error
+        except OSError:
+            raise
         except Exception as error:  # the library raises bare Exceptions
             raise TokenizerError(
                 f"{path}: not a tokenizer.json that tokenizers {tokenizers.__version__} reads: {error}"

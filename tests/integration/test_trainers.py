@@ -78,7 +78,8 @@ with tempfile.TemporaryDirectory() as folder:
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
     tokenizer = types.SimpleNamespace(eod=1, pad=-1, vocab_size=8192, unique_identifiers={"name": "example"})
     config = GPTDatasetConfig(
-        random_seed=1, sequence_length=length, blend=blend, split="1,0,0", tokenizer=tokenizer, path_to_cache=folder,
+        random_seed=1, sequence_length=length, blend=blend, split="1,0,0", tokenizer=tokenizer,
+        path_to_cache=folder if len(sys.argv) == 4 else None,  # None: beside the pair, as without --data-cache-path
         reset_position_ids=False, reset_attention_mask=False, eod_mask_loss=False,
     )
     train = BlendedMegatronDatasetBuilder(GPTDataset, [num_samples, 0, 0], lambda: True, config).build()[0]
@@ -183,6 +184,19 @@ def texts() -> list[str]:
     return [" ".join(generator.choice(words, size)) + f" {number}" for number, size in enumerate(sizes)] + ["a"]
 
 
+def prepare(folder: Path, options: dict[str, Any]) -> Published:
+    """Publishes what folder/recipe.yaml describes."""
+    tokenizer = {"path": str(EXAMPLE / "tokenizer.json"), "add_eos": True}
+    recipe = {"output_path": "output", "tokenizer": tokenizer, **options}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    command = [sys.executable, "-m", "prep_assets.cli", "prepare", "--config", str(folder / "recipe.yaml")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    data_type = options["dataset"].get("data_type", "auto")
+    output = folder / "output"
+    return Published(output, (output / "latest").resolve(), "uint16" if data_type == "auto" else data_type)
+
+
 @pytest.fixture(
     scope="module", params=[(1, "auto"), (8, "auto"), (8, "int32")], ids=lambda case: f"{case[0]}-{case[1]}"
 )
@@ -195,19 +209,7 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     rows = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts()]
     for part in range(3):
         (source / f"part_{part}.jsonl").write_text("".join(rows[part::3]), encoding="utf-8")
-    recipe = {
-        "output_path": str(folder / "output"),
-        "shards": shards,
-        "dataset": {"name_or_path": str(source), "data_type": data_type},
-        "tokenizer": {"path": str(EXAMPLE / "tokenizer.json"), "add_eos": True},
-    }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    command = [sys.executable, "-m", "prep_assets.cli", "prepare", "--config", str(folder / "recipe.yaml")]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-    output = folder / "output"
-    made = Published(output, (output / "latest").resolve(), "uint16" if data_type == "auto" else data_type)
+    made = prepare(folder, {"shards": shards, "dataset": {"name_or_path": str(source), "data_type": data_type}})
     found = made.documents()
     assert len(found) == shards
     tokenizer = Tokenizer.from_file(str(EXAMPLE / "tokenizer.json"))
@@ -215,6 +217,31 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     expected = sorted([*encoding.ids, end] for encoding in tokenizer.encode_batch(texts()))
     assert sorted(document.tolist() for pair in found.values() for document in pair) == expected
     return made
+
+
+def test_megatrons_samples_of_a_version_survive_a_refresh_and_the_next_version_gets_its_own(tmp_path):
+    python, checkout = setting("PREP_ASSETS_MEGATRON_PYTHON"), os.environ.get("PREP_ASSETS_MEGATRON")
+    (tmp_path / "source").mkdir()
+
+    def prepared(rows: list[str]) -> Published:
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in rows)
+        (tmp_path / "source/x.jsonl").write_text(lines, encoding="utf-8")
+        return prepare(tmp_path, {"dataset": {"name_or_path": "source"}})
+
+    def read(version: Published) -> Any:
+        data_args = version.version / "megatron_data_args.txt"
+        return run(python, checkout, MEGATRON, data_args, SAMPLE_LENGTH, NUM_SAMPLES, "cache beside the pair")
+
+    first = prepared(texts())
+    before = read(first)
+    assert list(first.version.glob("cache/*"))  # Megatron keeps its sample index there, under the path alone
+    edited = texts()
+    edited[10], edited[20] = edited[20] + " sea", "whale"
+    second = prepared(edited)
+    assert second.version != first.version
+    assert read(first) == before
+    assert_streams_are_the_documents(first, before)
+    assert_streams_are_the_documents(second, read(second))
 
 
 def setting(name: str) -> str:
@@ -260,6 +287,10 @@ def test_megatron_weighs_the_pairs_by_their_tokens(published, megatron):
 
 
 def test_megatron_trains_on_the_documents_as_they_are(published, megatron):
+    assert_streams_are_the_documents(published, megatron)
+
+
+def assert_streams_are_the_documents(published: Published, megatron: Any) -> None:
     documents = published.documents()
     assert len(megatron["streams"]) == len(documents)
     for prefix, stream in megatron["streams"].items():
