@@ -234,7 +234,7 @@ def test_megatrons_samples_of_a_version_survive_a_refresh_and_the_next_version_g
 
     first = prepared(texts())
     before = read(first)
-    assert list(first.version.glob("cache/*"))  # Megatron keeps its sample index there, under the path alone
+    assert list(first.version.rglob("cache/*"))  # Megatron keeps its sample index here, under the path alone
     edited = texts()
     edited[10], edited[20] = edited[20] + " sea", "whale"
     second = prepared(edited)
