@@ -12,7 +12,7 @@ import numpy as np
 
 from prep_assets.cpus import available_cpus
 from prep_assets.errors import DamagedFileError, NotReadyError, RecipeError
-from prep_assets.formats.source_index import SourceIndex
+from prep_assets.formats.source_index import SourceIndex, current_id
 from prep_assets.layout import Layout, partition_name, piece_files
 from prep_assets.payload import retire
 from prep_assets.receipt import NAME, STAGES, Piece, Receipt, Stage, fingerprint, read_receipt
@@ -107,6 +107,15 @@ class Build:
         payloads = [path.parent for path in folder.glob("[!.]*/receipt.json")]
         payloads.sort(key=lambda payload: payload.stat().st_mtime_ns, reverse=True)
         return [(payload, receipt) for payload in payloads if (receipt := read_receipt(payload))]
+
+    def refuse_overtaken(self) -> None:
+        """Raises NotReadyError where the source was scanned again since: an older run must not overtake a newer."""
+        current = current_id(self.layout.index)
+        if current != self.index.id:
+            raise NotReadyError(
+                f"this run worked from source index {self.index.id}, but {current} is newer:"
+                " it must not overtake; materialize again, or run prep-assets prepare"
+            )
 
     def upstream(self, stage: Stage, shard: int) -> tuple[Path, Receipt]:
         """The payload to read from. Raises NotReadyError, naming the command that makes it."""

@@ -156,11 +156,13 @@ def verify(path: Path) -> None:
 @click.option("--port", default=3000, show_default=True)
 def ui(recipe_path: Path | None, host: str, port: int) -> None:
     """Opens Dagster's web interface for a recipe, with the history of its prepares."""
-    from prep_assets.orchestration.prepare import dagster_home
+    from prep_assets.orchestration.prepare import check_home, dagster_home
     from prep_assets.recipe import EXAMPLE, OUTPUT_VARIABLE, RECIPE_VARIABLE
 
     recipe = _recipe(recipe_path)
     home = dagster_home(recipe.work / "dagster").absolute()
+    check_home(home)
+    _check_port(host, port)
     named = recipe_path or Path(os.environ.get(RECIPE_VARIABLE) or EXAMPLE)
     os.environ |= {
         RECIPE_VARIABLE: str(named.absolute()),
@@ -168,8 +170,22 @@ def ui(recipe_path: Path | None, host: str, port: int) -> None:
         "DAGSTER_HOME": str(home),
     }
     os.chdir(home)  # Dagster lets an .env in the working folder overrule the environment
-    arguments = ["-m", "dagster", "dev", "-m", "prep_assets.definitions", "--host", host, "--port", str(port)]
-    os.execv(sys.executable, [sys.executable, *arguments])
+    # The workspace names the code location as the runs of prepare do: without it they would not show under their job.
+    workspace = str(Path(__file__).with_name("workspace.yaml"))
+    arguments = ["-m", "dagster", "dev", "-w", workspace, "--host", host, "--port", str(port)]
+    os.execv(sys.executable, [sys.executable, "-W", "ignore:Function `dev_command`", *arguments])
+
+
+def _check_port(host: str, port: int) -> None:
+    """Dagster would go on without a web server where the port is taken, and only log it."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise click.UsageError(f"{host}:{port}: {error.strerror}; name another with --port") from error
 
 
 def _layout(path: Path | None) -> "Layout":

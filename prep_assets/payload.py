@@ -25,8 +25,13 @@ before_operation: Callable[[str, Path], None] = lambda operation, path: None  # 
 
 class _HookedFile(io.FileIO):
     def write(self, data: object) -> int:
-        before_operation("write", Path(os.fsdecode(self.name)))
-        return super().write(data)  # type: ignore[arg-type]
+        path = Path(os.fsdecode(self.name))
+        before_operation("write", path)
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except OSError as error:
+            error.filename = str(path)  # a full disk names no file by itself
+            raise
 
 
 def create(path: Path) -> BinaryIO:
@@ -109,7 +114,12 @@ def install(folder: Path, path: Path) -> None:
 
 
 def install_file(file: Path, path: Path) -> None:
-    """Makes a file that is written whole appear as `path`, read-only."""
+    """Makes a file that is written whole appear as `path`, read-only; one of its size that is there stays.
+
+    To be called for names that tell the content.
+    """
+    if path.exists() and path.stat().st_size == file.stat().st_size:
+        return
     _seal(file)
     before_operation("rename", path)
     file.replace(path)

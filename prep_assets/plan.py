@@ -5,7 +5,7 @@ a history of runs. The commands, the sensor, the schedule, the manifest and its 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,16 @@ def make_plan(build: Build) -> Plan:
         largest_shard=max(counts, default=None),
         **cost,
     )
+
+
+def reasons(build: Build, stage: Stage, shards: Iterable[int]) -> dict[int, str]:
+    """Why a stage would run for these shards; those for which it is fresh are not there. A pin changes nothing here."""
+    found = {shard: build.made(shard)[stage] for shard in shards}
+    stale = {shard: made for shard, made in found.items() if not made.is_fresh}
+    is_asked = bool(stale) and stage == "raw_dataset"  # the others' reasons need no documents counted
+    versions = read_publications(build.layout.publications).versions if is_asked else ()
+    changes = _Changes(build, versions[-1] if versions else None)
+    return {shard: _reason(build, changes, stage, shard, made) for shard, made in stale.items()}
 
 
 def _published(publication: Publication, made: dict[int, dict[Stage, Made]]) -> bool:

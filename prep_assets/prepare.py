@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import click
 
@@ -23,15 +23,16 @@ from prep_assets.workspace import running, settle_shards
 
 
 @contextmanager
-def opened(recipe: Recipe, *, rescan: bool = False) -> Iterator[tuple[Build, ProgressBars]]:
+def opened(recipe: Recipe, *, rescan: bool = False, sole: bool = False) -> Iterator[tuple[Build, ProgressBars]]:
     """The build of a recipe at what its source holds now; the work folder is claimed and the source scanned.
 
     All that can be refused is, before a document is read. rescan: read every file again, whatever is known of it.
+    sole: raises BusyError where another prepare is at work on this output, and lets none begin in the block.
     """
     layout = Layout(recipe.output, recipe.work)
     pair_dtype(recipe, load_tokenizer(recipe, layout))
     refuse_foreign_files(layout, [])
-    with running(layout), progress_bars() as bars:
+    with running(layout), _sole(layout) if sole else nullcontext(), progress_bars() as bars:
         recipe = settle_shards(recipe, layout)
         source = list_source(recipe, layout)
         for notice in source.notices:
@@ -45,17 +46,16 @@ def prepare(recipe: Recipe, *, rescan: bool = False) -> None:
 
     Raises BusyError where another prepare is at work on this output, StorageError where the disk has too little room.
     """
-    with _sole(Layout(recipe.output, recipe.work)):
-        with opened(recipe, rescan=rescan) as (build, bars):
-            plan = make_plan(build)
-            if not plan.is_fresh:
-                _refuse_too_little_disk(build, plan)
-                bars.expect(build, plan)
-                from prep_assets.definitions import build_definitions  # Dagster takes seconds: only where it works
-                from prep_assets.orchestration.prepare import materialize
+    with opened(recipe, rescan=rescan, sole=True) as (build, bars):
+        plan = make_plan(build)
+        if not plan.is_fresh:
+            _refuse_too_little_disk(build, plan)
+            bars.expect(build, plan)
+            from prep_assets.definitions import build_definitions  # Dagster takes seconds: only where it works
+            from prep_assets.orchestration.prepare import materialize
 
-                materialize(build_definitions(build.recipe, build.progress), build, plan)
-        clean_up(build)
+            materialize(build_definitions(build.recipe, build.progress), build, plan)
+    clean_up(build)
     if plan.pinned:
         click.echo(f"version {plan.pinned} is pinned: nothing is published until prep-assets unpin")
     elif plan.is_fresh:
@@ -95,9 +95,10 @@ def _summarize(build: Build, publication: Publication) -> None:
     folder, tokenizer = build.layout.version(publication.id), build.tokenizer
     version = read_version(folder / VERSION)
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in publication.left_out.items() if count)
+    pairs = f"{len(version.pieces):,} pair{'s' * (len(version.pieces) != 1)}"
     click.echo(
         f"{build.layout.output}: {publication.documents:,} documents, {publication.tokens:,} tokens ({version.dtype})"
-        f" in {len(version.pieces)} pairs; left out: {left_out or 'nothing'}\nversion {publication.id}: {folder}"
+        f" in {pairs}; left out: {left_out or 'nothing'}\nversion {publication.id}: {folder}"
     )
     first = IndexedDataset(folder / version.pieces[0].prefix)
     for document in (first[at] for at in range(min(3, len(first)))):

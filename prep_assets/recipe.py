@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, PositiveInt, PrivateAttr, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    PositiveInt,
+    PrivateAttr,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from prep_assets.equivalents import equivalent
@@ -18,6 +27,19 @@ OUTPUT_VARIABLE = "PREP_ASSETS_OUTPUT"
 
 DataType = Literal["auto", "uint8", "int8", "int16", "uint16", "int32", "int64"]
 Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+def _expandable(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("a path holds no NUL")
+    try:
+        Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+    return path
+
+
+PathText = Annotated[Text, AfterValidator(_expandable)]
 
 
 class _Part(BaseModel, frozen=True, extra="forbid", strict=True):
@@ -34,7 +56,7 @@ class Refresh(_Part):
 class Dataset(_Part):
     """Where text comes from, and how it is cut into shards."""
 
-    name_or_path: Text = Field(description="a hub dataset, a folder, a file or a glob")
+    name_or_path: PathText = Field(description="a hub dataset, a folder, a file or a glob")
     config_name: Text | None = Field(None, description="hub: the configuration")
     revision: Text | None = Field(None, description="hub: branch, tag or commit")
     split: Text | None = Field(None, description="which split; none named means `train`")
@@ -51,7 +73,7 @@ class Dataset(_Part):
 class TokenizerOptions(_Part):
     """Which tokenizer, and which special tokens stand at a document's ends."""
 
-    path: Text = Field(description="a `tokenizer.json`, a folder that holds one, or a hub repository")
+    path: PathText = Field(description="a `tokenizer.json`, a folder that holds one, or a hub repository")
     add_bos: bool | None = Field(None, description="null: as the tokenizer's post-processor does; true: exactly one")
     add_eos: bool | None = Field(None, description="the same for the end token")
     bos_token: Text | None = Field(None, description="default: as `tokenizer_config.json` beside it says")
@@ -65,7 +87,7 @@ class TokenizerOptions(_Part):
 class Recipe(_Part):
     """One dataset. Paths are relative to the recipe's folder; workers are caps."""
 
-    output_path: Text = Field(description="where versions are published")
+    output_path: PathText = Field(description="where versions are published")
     dataset: Dataset
     tokenizer: TokenizerOptions
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$")] | None = Field(
@@ -78,7 +100,7 @@ class Recipe(_Part):
     loading_workers: PositiveInt = Field(4, description="most files read at once")
     tokenize_workers: PositiveInt = Field(4, description="most threads that tokenize")
     saving_workers: PositiveInt = Field(4, description="most shards written at once")
-    work_path: Text | None = Field(None, description="intermediates; default `<output_path>/.prep_assets`")
+    work_path: PathText | None = Field(None, description="intermediates; default `<output_path>/.prep_assets`")
     keep: Literal["all", "tokens", "none"] = Field("all", description="which intermediates stay")
     keep_versions: Annotated[int, Field(ge=2)] = Field(3, description="how many published versions stay")
     refresh: Refresh = Refresh()
@@ -171,8 +193,8 @@ def parse_recipe(data: object, origin: str, base: Path) -> Recipe:
         for fault in error.errors():  # a union reports one fault for each of its members
             found, expected = _fault(fault)
             faults.setdefault(found, []).append(expected)
-        lines = (f"{origin}: {found}; {' or '.join(expected)}" for found, expected in faults.items())
-        raise RecipeError("\n".join(lines)) from error
+        lines = [f"{origin}: {found}; {' or '.join(expected)}" for found, expected in faults.items()]
+        raise RecipeError("\n".join(lines).replace(" or expected ", " or ")) from error
 
 
 def _fault(fault: ErrorDetails) -> tuple[str, str]:
@@ -191,7 +213,7 @@ def _fault(fault: ErrorDetails) -> tuple[str, str]:
         case "extra_forbidden":
             return _unknown_key(".".join(map(str, fault["loc"])))
         case "missing":
-            return f"{key}: missing", f"expected {keys_with_descriptions()[key]}"
+            return f"{key}: missing", f"expected: {keys_with_descriptions()[key]}"
         case "model_type" | "dict_type":
             return f"{key}: found {found}", "expected keys and values"
         case "string_pattern_mismatch":

@@ -1,8 +1,9 @@
 """Scan: the source -> the source index. Reads only files whose identity changed, several at once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import time_ns
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,23 +41,45 @@ READER_VERSION = "1"  # raised when a reader gives other documents for the same 
 SETTLING = 2_000_000_000  # ns: a file younger than this when it was read may change again under the same time stamp
 
 
-def list_source(recipe: Recipe, layout: Layout) -> Source:
-    """The files of the recipe's source; those of a hub dataset are downloaded first, once whoever asks."""
+def list_source(recipe: Recipe, layout: Layout, revision: str | None = None) -> Source:
+    """The files of the recipe's source; those of a hub dataset are downloaded first, once whoever asks.
+
+    revision: the hub's commit that an index was made of; None: what the recipe names now.
+    """
     dataset = recipe.dataset
-    data_files = [dataset.data_files] if isinstance(dataset.data_files, str) else dataset.data_files
     if is_local(dataset.name_or_path, recipe.base):
-        return list_files(dataset.name_or_path, recipe.base, data_files, dataset.split)
+        return list_files(dataset.name_or_path, recipe.base, _data_files(recipe), dataset.split)
     from prep_assets.sources import hub  # importing its client takes a second
 
-    return hub.fetch(
-        dataset.name_or_path,
-        config_name=dataset.config_name,
-        revision=dataset.revision,
-        split=dataset.split or "train",
-        data_files=data_files,
-        downloads=layout.downloads,
-        workers=recipe.loading_workers,
-    )
+    asked = _of_hub(recipe, layout)
+    asked["revision"] = revision or asked["revision"]
+    return hub.fetch(dataset.name_or_path, **asked, workers=recipe.loading_workers)
+
+
+def list_what_is_here(recipe: Recipe, layout: Layout) -> Source | None:
+    """The same files without a download; None where something has to be downloaded first."""
+    if is_local(recipe.dataset.name_or_path, recipe.base):
+        return list_source(recipe, layout)
+    from prep_assets.sources import hub  # importing its client takes a second
+
+    found = hub.resolve(recipe.dataset.name_or_path, **_of_hub(recipe, layout))
+    return found.source() if found.is_here else None
+
+
+def _data_files(recipe: Recipe) -> list[str] | None:
+    named = recipe.dataset.data_files
+    return [named] if isinstance(named, str) else named
+
+
+def _of_hub(recipe: Recipe, layout: Layout) -> dict[str, Any]:
+    dataset = recipe.dataset
+    return {
+        "config_name": dataset.config_name,
+        "revision": dataset.revision,
+        "split": dataset.split or "train",
+        "data_files": _data_files(recipe),
+        "downloads": layout.downloads,
+    }
 
 
 def scan(
@@ -72,27 +95,52 @@ def scan(
     read: told of documents as they are read; rescan: read every file, whatever is known of it.
     Raises SourceError, naming file and row, for a source that cannot be used.
     """
-    exclusion = exclusion_of(recipe)
+    by_file = recipe.dataset.shard_by == "file"
+    files = _unread_entries(source) if by_file else _read_changed_files(recipe, layout, source, read, rescan)
+    index = _with_shards(recipe, layout, source, _without_shards(recipe, source, files), exclusion_of(recipe))
+    write_index(layout.index, index)
+    return index
+
+
+def scanned(recipe: Recipe, layout: Layout, source: Source) -> SourceIndex | None:
+    """The current index, if it is what a scan would find now; None where it must look. Reads listings alone."""
     if recipe.dataset.shard_by == "file":
-        files = [
-            FileEntry(name=file.name, content=content_by_identity(file), documents=None, text_size=file.size)
-            for file in source.files
-        ]
-    else:
-        files = _read_changed_files(recipe, layout, source, read, rescan)
-    index = SourceIndex(
+        return _if_current(recipe, layout, _without_shards(recipe, source, _unread_entries(source)))
+    known = read_identities(layout.index, _reading(recipe))
+    if not all(_is_known(layout, known.get(file.name), file) for file in source.files):
+        return None
+    return _if_current(
+        recipe, layout, _without_shards(recipe, source, [known[file.name].entry for file in source.files])
+    )
+
+
+def _unread_entries(source: Source) -> list[FileEntry]:
+    return [
+        FileEntry(name=file.name, content=content_by_identity(file), documents=None, text_size=file.size)
+        for file in source.files
+    ]
+
+
+def _without_shards(recipe: Recipe, source: Source, files: Sequence[FileEntry]) -> SourceIndex:
+    return SourceIndex(
         shard_by=recipe.dataset.shard_by,
         field=recipe.dataset.field,
         keep_columns=tuple(recipe.dataset.keep_columns),
         exclude_column=recipe.dataset.exclude_column,
-        excluded=exclusion.identity,
+        excluded=exclusion_of(recipe).identity,
         revision=source.revision,
         files=tuple(files),
         shards=(),
     )
-    index = _with_shards(recipe, layout, source, index, exclusion)
-    write_index(layout.index, index)
-    return index
+
+
+def _if_current(recipe: Recipe, layout: Layout, index: SourceIndex) -> SourceIndex | None:
+    """The current index, where it is this one with its shards."""
+    if (current := current_id(layout.index)) is None:
+        return None
+    former = read_index(layout.index, current)
+    is_same = former.model_copy(update={"shards": (), "excluded_documents": 0}) == index
+    return former if is_same and len(former.shards) == recipe.num_shards else None
 
 
 def unread_files(recipe: Recipe, layout: Layout, source: Source) -> list[SourceFile]:
@@ -217,11 +265,8 @@ def _with_shards(
     """The index with its shards' versions; where nothing changed since the current one, that one, nothing read."""
     if index.shard_by == "file":
         return index.model_copy(update={"shards": _shards_of_files(source, recipe.num_shards, exclusion)})
-    if (current := current_id(layout.index)) is not None:
-        former = read_index(layout.index, current)
-        same = former.model_copy(update={"shards": (), "excluded_documents": 0}) == index
-        if same and len(former.shards) == recipe.num_shards:
-            return former
+    if (current := _if_current(recipe, layout, index)) is not None:
+        return current
     contents = [ContentDigest(2 if index.keep_columns else 1) for _ in range(recipe.num_shards)]
     documents = np.zeros(recipe.num_shards, np.int64)
     excluded = 0

@@ -13,6 +13,7 @@ from prep_assets.recipe import Recipe
 from prep_assets.scan import list_source
 
 BYTES_PER_TOKEN = 4  # of text, about
+MADE_BEFORE = ("locks", "dagster", "downloads")  # what may lie there before the folder is claimed
 COMPRESSED = 3  # bytes of text in a compressed one, about
 
 
@@ -25,7 +26,7 @@ def claim(layout: Layout) -> None:
         owner = json.loads(layout.owner.read_bytes())["output"]
     except FileNotFoundError:
         names = [path.name for path in layout.work.iterdir()] if layout.work.is_dir() else []
-        strangers = [name for name in names if name not in ("locks", "dagster") and not is_ours_to_sweep(name)]
+        strangers = [name for name in names if name not in MADE_BEFORE and not is_ours_to_sweep(name)]
         if strangers:
             raise StorageError(
                 f"{layout.work}: holds {', '.join(sorted(strangers)[:5])} and was not made by prep-assets;"

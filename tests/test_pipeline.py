@@ -294,8 +294,21 @@ def test_a_run_must_not_overtake_a_newer_scan(folder: Path) -> None:
     refresh(recipe)
     with pytest.raises(NotReadyError, match="newer"):
         publish(old)
-    with pytest.raises(SourceError, match=r"x\.jsonl: changed since it was scanned"):
+    with pytest.raises(NotReadyError, match="newer"):
         list(make_raw_partitions(old, [0]))
+
+
+def test_a_source_that_changes_during_a_run_is_named(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder)
+    with running(layout_of(recipe)):
+        build = open_build(recipe)
+        write_jsonl(folder / "source/x.jsonl", [*WORDS[:3], "harp harp", *WORDS[4:]])
+        with pytest.raises(SourceError, match=r"x\.jsonl: changed since it was scanned"):
+            list(make_raw_partitions(build, [0]))
+        (folder / "source/x.jsonl").rename(folder / "source/y.jsonl")
+        with pytest.raises(SourceError, match=r"x\.jsonl: gone from the source since it was scanned"):
+            list(make_raw_partitions(build, [0]))
 
 
 def test_files_that_are_not_ours_are_refused_and_stay(folder: Path) -> None:

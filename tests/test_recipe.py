@@ -57,12 +57,12 @@ def test_all_faults_are_told_at_once_each_with_key_value_and_what_is_allowed() -
     data["dataset"] = {"name_or_path": "texts", "shard_by": "row", "data_files": 3}
     del data["tokenizer"]
     assert sorted(faults(data)) == [
-        "foo.yaml: dataset.data_files: found 3; expected a valid string or expected a valid list",
+        "foo.yaml: dataset.data_files: found 3; expected a valid string or a valid list",
         "foo.yaml: dataset.shard_by: found 'row'; expected 'document' or 'file'",
         "foo.yaml: keep: found 'some'; expected 'all', 'tokens' or 'none'",
         "foo.yaml: keep_versions: found 1; expected greater than or equal to 2",
-        "foo.yaml: shards: found '8'; expected a valid integer",
-        "foo.yaml: tokenizer: missing; expected Which tokenizer, and which special tokens stand at a document's ends",
+        "foo.yaml: shards: found '8'; expected a valid integer or 'auto'",
+        "foo.yaml: tokenizer: missing; expected: Which tokenizer, and which special tokens stand at a document's ends",
     ]
 
 
@@ -139,3 +139,9 @@ def test_a_recipe_cannot_be_changed() -> None:
 
 def test_every_key_has_a_description() -> None:
     assert all(keys_with_descriptions().values())
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "a\0b"])
+def test_a_path_that_cannot_be_one_is_a_fault_of_the_recipe(path: str) -> None:
+    data = recipe_with(output_path=path, work_path=path, tokenizer={"path": path}, dataset={"name_or_path": path})
+    assert len(faults(data)) == 4

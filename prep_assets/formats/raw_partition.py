@@ -117,6 +117,26 @@ class FormerPartition:
         return pa.Table.from_batches(parts, self._schema).take(pa.array(np.argsort(order)))
 
 
+def find_texts(folder: Path, keep_columns: Sequence[str], digests: Digests) -> dict[bytes, str]:
+    """Texts of a few documents, by digest. Of the partition only its digests and these texts are read.
+
+    Raises DamagedFileError where a text is not what its digest says.
+    """
+    path, found = folder / FILE, dict[bytes, str]()
+    for batch in read_stream(path, raw_schema(keep_columns), check_all=False):
+        present = from_arrow(batch.column(0))
+        for digest in digests:
+            for at in np.flatnonzero((present == digest).all(axis=1))[:1].tolist():
+                row = batch.column(1).slice(at, 1)
+                row.validate(full=True)
+                if not np.array_equal(digests_of(row)[0], digest):
+                    raise DamagedFileError(
+                        f"{path}: the text of document {digest.tobytes().hex()} is not that of its digest"
+                    )
+                found[digest.tobytes()] = row[0].as_py()
+    return found
+
+
 class Documents(NamedTuple):
     """A batch of documents. digests: (n, 16) uint8; texts: large_string without nulls; kept: a column each."""
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prep_assets.digest import DIGEST, ContentDigest, Digests, digests_of_rows, from_arrow, to_arrow
+from prep_assets.digest import DIGEST, SIZE, ContentDigest, Digests, digests_of_rows, from_arrow, to_arrow
 from prep_assets.errors import DamagedFileError
 from prep_assets.payload import create
 
@@ -86,6 +86,19 @@ class SidecarWriter:
         self._writer.close()
         self._stream.close()
         self.size = self._path.stat().st_size
+
+
+def read_digests_at(path: Path, positions: Sequence[int]) -> Digests:
+    """The digests of a few documents. Raises DamagedFileError; only the row groups that hold them are read."""
+    try:
+        with pq.ParquetFile(path) as file:
+            groups = [file.read_row_group(at // ROW_GROUP, columns=["digest"]) for at in positions]
+    except FileNotFoundError as error:
+        raise DamagedFileError(f"{path}: missing") from error
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedFileError(f"{path}: damaged: {' '.join(str(error).split())[:200]}") from error
+    rows = [group.column("digest")[at % ROW_GROUP].as_py() for group, at in zip(groups, positions, strict=True)]
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(-1, SIZE)
 
 
 def read_sidecar(path: Path, keep_columns: Sequence[str], digest: str | None = None) -> Sidecar:

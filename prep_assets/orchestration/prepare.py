@@ -14,13 +14,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from prep_assets.build import Build
 from prep_assets.errors import StorageError
-from prep_assets.layout import partition_name
-from prep_assets.orchestration.events import SHARDS_TAG
-from prep_assets.orchestration.resources import INDEX_TAG
+from prep_assets.orchestration.requests import due_shards, run_tags
+from prep_assets.orchestration.resources import Dataset
 from prep_assets.payload import make_folder, write_file
 from prep_assets.plan import Plan
 
-RANGE_BEGIN, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 # What makes a run show under its job in the UI, as one that was launched there: workspace.yaml's names.
 _REPOSITORY = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("prep_assets"), "__repository__")
 HOME = b"telemetry: {enabled: false}\nnux: {enabled: false}\n"
@@ -41,27 +39,27 @@ def materialize(definitions: dg.Definitions, build: Build, plan: Plan) -> None:
 
     Raises what a stage raised.
     """
-    shards = plan.shards or [0]  # a run of the job has a range, also where only the manifest is stale
-    tags = {
-        RANGE_BEGIN: partition_name(shards[0]),
-        RANGE_END: partition_name(shards[-1]),
-        SHARDS_TAG: ",".join(map(partition_name, shards)),
-        INDEX_TAG: build.index.id,
-        ".dagster/repository": "__repository__@prep_assets",  # the job's page in the UI filters its runs by it
-    }
+    dataset = Dataset(build.recipe, build.layout)
     job = definitions.resolve_job_def("refresh").as_ephemeral_job({}, {})  # in this process
-    keys = job.asset_layer.executable_asset_keys
-    only_manifest = {key for key in keys if key.path[-1] == "dataset_manifest"}
     home = dagster_home(build.layout.dagster_home)
     with _own_errors(home), _instance(home) as instance:
+        shards = due_shards(instance, dataset, build, plan)
+        tags = run_tags(dataset, build, plan, shards)
         run = instance.create_run_for_job(
             job_def=job,
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-            tags=tags,
-            asset_selection=None if plan.shards else only_manifest,
+            # The job's page in the UI filters its runs by the last of these tags.
+            tags={**tags, ".dagster/repository": "__repository__@prep_assets"},
+            asset_selection=None if shards else {dataset.key("dataset_manifest")},
             remote_job_origin=RemoteJobOrigin(_REPOSITORY, job.name),
         )
         execute_run(InMemoryJob(job), run, instance, raise_on_error=True)
+
+
+def check_home(home: Path) -> None:
+    """Raises StorageError for a home that Dagster cannot open."""
+    with _instance(home):
+        pass
 
 
 def _instance(home: Path) -> dg.DagsterInstance:

@@ -55,6 +55,17 @@ class Snapshot:
     files: Mapping[str, RemoteFile]
     notices: tuple[str, ...] = ()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether there is nothing to download."""
+        return not self.repository.missing(self.commit, self.files)
+
+    def source(self) -> Source:
+        """The files, which must be here."""
+        root = self.repository.root(self.commit)
+        identities = {name: f"blob:{file.blob}" for name, file in self.files.items()}
+        return source_of(root, [root / name for name in self.files], identities, self.notices, self.commit)
+
 
 def fetch(
     repo_id: str,
@@ -70,9 +81,8 @@ def fetch(
     found = resolve(
         repo_id, config_name=config_name, revision=revision, split=split, data_files=data_files, downloads=downloads
     )
-    root = found.repository.download(found.commit, found.files, workers)
-    identities = {name: f"blob:{file.blob}" for name, file in found.files.items()}
-    return source_of(root, [root / name for name in found.files], identities, found.notices, found.commit)
+    found.repository.download(found.commit, found.files, workers)
+    return found.source()
 
 
 def fetch_tokenizer(repo_id: str, *, revision: str | None, downloads: Path) -> Path:
@@ -260,6 +270,7 @@ def _import_client() -> Any:
     """The hub's client, changed so that each request ends: itself it waits for a listing for ever."""
     os.environ.setdefault("HF_XET_HIGH_PERFORMANCE", "1")  # read when the client is imported
     client = importlib.import_module("huggingface_hub")
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its "Retrying in": what fails in the end, we explain
     http = importlib.import_module("huggingface_hub.utils._http")
     if http._GLOBAL_CLIENT_FACTORY is http.default_client_factory:
 
@@ -291,7 +302,8 @@ class Repository:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", self.repo_id) or re.search(r"\.\.|--", self.repo_id):
-            raise SourceError(
+            kind = SourceError if self.kind == "dataset" else TokenizerError
+            raise kind(
                 f"{self.repo_id!r} is no id of a {self.kind} on the hub (owner/name); if a local path was meant: "
                 "there is none of this name"
             )
@@ -361,12 +373,15 @@ class Repository:
 
     def download(self, commit: str, files: Mapping[str, RemoteFile], workers: int) -> Path:
         """The commit's folder with these files in it; only one process downloads, others wait for it."""
-        root = self.folder / commit
-        if self._missing(commit, files):
+        if self.missing(commit, files):
             with lock(self.folder / "lock"):
-                if missing := self._missing(commit, files):
+                if missing := self.missing(commit, files):
                     self._asked(commit, lambda: self._download(commit, missing, workers))
-        return root
+        return self.root(commit)
+
+    def root(self, commit: str) -> Path:
+        """The folder of a commit's files."""
+        return self.folder / commit
 
     def _marker(self, commit: str) -> dict[str, RemoteFile]:
         try:
@@ -375,7 +390,8 @@ class Repository:
             return {}
         return {name: RemoteFile(*entry) for name, entry in marked.items()}
 
-    def _missing(self, commit: str, files: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
+    def missing(self, commit: str, files: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
+        """Those of the files that are not here whole."""
         marked, root = self._marker(commit), self.folder / commit
         return {it: file for it, file in files.items() if marked.get(it) != file or _size(root / it) != file.size}
 
@@ -481,8 +497,8 @@ class Repository:
             return StorageError(f"{what}: {endpoint} answers {status}, also after waiting; try again later")
         if _is_a(error, "TransportError"):
             return StorageError(
-                f"{what}: no connection to {endpoint}, or it stopped answering ({type(error).__name__}); check the "
-                "network and HF_ENDPOINT; with HF_HUB_OFFLINE=1 what is downloaded is used"
+                f"{what}: no connection to {endpoint}, or it stopped answering ({type(error).__name__}); {path}; "
+                "else check the network and HF_ENDPOINT; with HF_HUB_OFFLINE=1 what is downloaded is used"
             )
         if isinstance(error, OSError) and error.errno is not None:
             return StorageError(

@@ -54,7 +54,7 @@ def read_documents(
     def report(row: int, where: str, cause: str) -> None:
         if on_bad_row is None:
             raise SourceError(
-                f"{file.path}: {where}: {cause}; correct it, or leave bad rows out with `on_bad_row: skip`"
+                f"{file.path}: {where}: {cause}; correct it, or leave bad rows out with `dataset.on_bad_row: skip`"
             )
         on_bad_row(BadRow(file.name, row, where, cause))
 

@@ -1,18 +1,16 @@
 """All shards -> a published version: verified, complete, and visible by one rename."""
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from prep_assets.build import Build, Made, damage_retires
 from prep_assets.errors import NotReadyError, SourceError
 from prep_assets.formats.manifest import version_of
 from prep_assets.formats.publications import Publication, Publications, read_pin, read_publications, write_publications
-from prep_assets.formats.source_index import current_id
 from prep_assets.layout import Layout, partition_name
 from prep_assets.payload import lock
 from prep_assets.publication import make_visible, names_of, refuse_foreign_files, write_version
-from prep_assets.receipt import Receipt
 from prep_assets.verify import check_piece
 
 
@@ -53,7 +51,7 @@ def publish(build: Build) -> Publication:
             payloads=tuple((name(raw), name(tokens), name(pairs)) for raw, tokens, pairs in states),
             documents=version.documents,
             tokens=version.tokens,
-            left_out=_left_out(build, made),
+            left_out=_left_out(build, states),
             published=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         publication = _record(layout, record, publication)
@@ -70,12 +68,7 @@ def name(made: Made) -> str:
 
 def _made(build: Build) -> list[tuple[Made, Made, Made]]:
     """What the three stages made of every shard, in order."""
-    current = current_id(build.layout.index)
-    if current != build.index.id:
-        raise NotReadyError(
-            f"this run worked from source index {build.index.id}, but {current} is newer:"
-            " it must not overtake; materialize again, or run prep-assets prepare"
-        )
+    build.refuse_overtaken()
     made = [build.made(shard) for shard in range(build.num_shards)]
     states = [(shard["raw_dataset"], shard["tokenized_partitions"], shard["memmap_shards"]) for shard in made]
     missing = [partition_name(shard) for shard, (*_, pairs) in enumerate(states) if not pairs.is_fresh]
@@ -88,12 +81,13 @@ def _made(build: Build) -> list[tuple[Made, Made, Made]]:
     return states
 
 
-def _left_out(build: Build, made: list[tuple[Path, Receipt]]) -> dict[str, int]:
+def _left_out(build: Build, states: Sequence[tuple[Made, Made, Made]]) -> dict[str, int]:
     total = Counter({"excluded": build.index.excluded_documents})
     for file in build.index.files:
         total.update({"null": file.null_rows, "bad": len(file.bad_rows)})
-    for _, receipt in made:
-        total.update(receipt.left_out)
+    for raw, tokens, _ in states:
+        for made in (raw, tokens):
+            total.update(made.receipt.left_out if made.receipt else {})
     return dict(+total)  # without the zeros
 
 

@@ -41,7 +41,6 @@ def make_memmap_shard(build: Build, shard: int) -> Receipt:
             documents=sum(piece.documents for piece in pieces),
             tokens=sum(piece.tokens for piece in pieces),
             bytes=sum(piece.bin_size + piece.idx_size + piece.docs_size for piece in pieces),
-            left_out=upstream.left_out,
             with_special_text=upstream.with_special_text,
             with_end=upstream.with_end,
             engine=upstream.engine,

@@ -42,6 +42,7 @@ def make_raw_partitions(build: Build, shards: Sequence[int]) -> Iterator[tuple[i
     """
     with lock(build.layout.lock("raw")):
         if not all(build.made(shard)[STAGE].is_fresh for shard in shards):
+            build.refuse_overtaken()  # what it goes by may be gone already
             serves_all = len(shards) == 1 and build.index.shard_by == "document"
             wanted = range(build.num_shards) if serves_all else shards
             _Pass(build).make([shard for shard in wanted if not build.made(shard)[STAGE].is_fresh])
@@ -70,7 +71,8 @@ class _Pass:
     def __init__(self, build: Build) -> None:
         self._build = build
         self._exclusion = exclusion_of(build.recipe)
-        self._sources = {file.name: file for file in list_source(build.recipe, build.layout).files}
+        source = list_source(build.recipe, build.layout, build.index.revision)
+        self._sources = {file.name: file for file in source.files}
         self._made: dict[int, _Shard] = {}
         self._writer = RawPartitionsWriter(
             lambda shard: self._made[shard].folder, build.recipe.dataset.keep_columns, BUFFER_SIZE

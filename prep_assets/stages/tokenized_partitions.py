@@ -65,7 +65,7 @@ def make_token_partition(build: Build, shard: int) -> Receipt:
             documents=partition.documents,
             tokens=partition.tokens,
             bytes=partition.path.stat().st_size,
-            left_out={**upstream.left_out, "no tokens": counts["no tokens"]},
+            left_out={"no tokens": counts["no tokens"]},
             reused=partition.documents - counts["no tokens"] - counts["tokenized"],
             tokenized=counts["tokenized"],
             with_special_text=counts["special"],

@@ -261,7 +261,7 @@ def test_one_partition_of_one_asset_is_one_event(new_project: Callable[..., Proj
     assert project.events() == Counter([("raw_dataset", "00003")])
     assert project.run("tokenized_partitions", partition="00003").is_success
     assert project.events() == Counter([("raw_dataset", "00003"), ("tokenized_partitions", "00003")])
-    assert [path.name for path in (project.output / ".prep_assets/raw_dataset").iterdir()] == ["00003"]
+    assert [path.name for path in (project.output / ".prep_assets/tokenized_partitions").iterdir()] == ["00003"]
 
 
 def test_a_stage_whose_upstream_was_not_made_names_what_to_make(new_project: Callable[..., Project]) -> None:
