@@ -1,12 +1,13 @@
 """Build: one recipe at one source index, and from these what each stage's payloads are made from."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,10 +18,14 @@ from prep_assets.layout import Layout, partition_name, piece_files
 from prep_assets.payload import retire
 from prep_assets.receipt import NAME, STAGES, Piece, Receipt, Stage, fingerprint, read_receipt
 from prep_assets.recipe import Recipe
+from prep_assets.scan import reading_of
 from prep_assets.tokenizer import Tokenizer, locate_tokenizer
 
 # Raised when a stage gives other content for the same inputs, not at each release.
 CODE_VERSIONS: dict[Stage, str] = {"raw_dataset": "1", "tokenized_partitions": "1", "memmap_shards": "1"}
+
+
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -39,6 +44,12 @@ class Build:
     layout: Layout
     index: SourceIndex
     progress: Progress = field(default_factory=Progress)
+    opened: dict[Path, Any] = field(default_factory=dict)  # former partitions that were read and found right
+
+    def __post_init__(self) -> None:
+        """Raises NotReadyError where the recipe reads the source in another way than the index was made."""
+        if (self.index.reading, self.index.shard_by) != (reading_of(self.recipe), self.recipe.dataset.shard_by):
+            raise NotReadyError("the recipe changed since the source was scanned; run the same command again")
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -64,16 +75,18 @@ class Build:
         for stage in STAGES:
             made_from = self._made_from(stage, shard, receipt)
             payload = self.layout.payload(stage, shard, fingerprint(**made_from)) if made_from else None
-            receipt = read_receipt(payload) if payload else None
+            receipt = _readable(payload) if payload else None
             found.append((stage, made_from, payload, receipt))
         made: dict[Stage, Made] = {}
         is_needed = True
         for stage, made_from, payload, receipt in reversed(found):
             has_files = payload is not None and payload.is_dir()
             is_fresh = receipt is not None and (has_files or not is_needed)
-            if is_fresh and stage == "memmap_shards" and payload and receipt:
-                is_fresh = has_sizes(payload, receipt.pieces)
-            made[stage] = Made(made_from, payload, receipt, has_files, is_fresh)
+            is_damaged = has_files and (receipt is None or not has_sizes(payload or Path(), receipt.pieces))
+            is_fresh = is_fresh and not is_damaged
+            if is_fresh and stage == "tokenized_partitions" and receipt and receipt.with_special_text:
+                is_fresh = self.recipe.tokenizer.special_tokens_in_text != "error"
+            made[stage] = Made(made_from, payload, receipt, has_files, is_damaged, is_fresh)
             is_needed = not is_fresh
         return made
 
@@ -94,19 +107,19 @@ class Build:
 
     def newest(self, stage: Stage, shard: int) -> Receipt | None:
         """The receipt of the payload that was made last, whatever from, and whether or not its files are there."""
-        folder = self.layout.payload(stage, shard, "_").parent
-        paths = [*folder.glob("[!.]*/receipt.json"), *folder.glob("[!.]*.json")]
-        payloads = {
-            path.stat().st_mtime_ns: path.parent if path.name == NAME else path.with_suffix("") for path in paths
-        }
-        return read_receipt(payloads[max(payloads)]) if payloads else None
+        return next((receipt for _, receipt in self._receipts(stage, shard, "receipt.json", "*.json")), None)
 
     def former(self, stage: Stage, shard: int) -> list[tuple[Path, Receipt]]:
         """The payloads of a stage and shard whose files are there, the newest first."""
+        return list(self._receipts(stage, shard, "receipt.json"))
+
+    def _receipts(self, stage: Stage, shard: int, *names: str) -> Iterator[tuple[Path, Receipt]]:
         folder = self.layout.payload(stage, shard, "_").parent
-        payloads = [path.parent for path in folder.glob("[!.]*/receipt.json")]
-        payloads.sort(key=lambda payload: payload.stat().st_mtime_ns, reverse=True)
-        return [(payload, receipt) for payload in payloads if (receipt := read_receipt(payload))]
+        paths = [path for name in names for path in folder.glob(f"[!.]*/{name}" if name == NAME else f"[!.]{name}")]
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+            payload = path.parent if path.name == NAME else path.with_suffix("")
+            if (receipt := _readable(payload)) is not None:
+                yield payload, receipt
 
     def refuse_overtaken(self) -> None:
         """Raises NotReadyError where the source was scanned again since: an older run must not overtake a newer."""
@@ -119,13 +132,21 @@ class Build:
 
     def upstream(self, stage: Stage, shard: int) -> tuple[Path, Receipt]:
         """The payload to read from. Raises NotReadyError, naming the command that makes it."""
-        _, payload, receipt, has_files, _ = self.made(shard)[stage]
-        if payload is None or receipt is None or not has_files:
+        made = self.made(shard)[stage]
+        if made.payload is None or made.receipt is None or not made.has_files:
             raise NotReadyError(
                 f"{stage}, shard {partition_name(shard)}: not made for the current source;"
                 f" materialize {stage} for partition {partition_name(shard)}, or run prep-assets prepare"
             )
-        return payload, receipt
+        return made.payload, made.receipt
+
+
+def _readable(payload: Path) -> Receipt | None:
+    """A payload's receipt; a folder without a readable one is no payload, and is made again."""
+    try:
+        return read_receipt(payload)
+    except DamagedFileError:
+        return None
 
 
 class Made(NamedTuple):
@@ -135,7 +156,26 @@ class Made(NamedTuple):
     payload: Path | None
     receipt: Receipt | None
     has_files: bool
+    is_damaged: bool
     is_fresh: bool
+
+    def make_room(self) -> Path:
+        """The name for a payload that is to be made; damaged files that lie there are put away."""
+        assert self.payload is not None
+        if self.is_damaged:
+            retire(self.payload)
+        return self.payload
+
+
+def left_out(build: Build) -> dict[str, int]:
+    """How many rows and documents are left out of what is made now, by reason; without those that are none."""
+    total = Counter({"excluded": build.index.excluded_documents})
+    for file in build.index.files:
+        total.update({"null": file.null_rows, "bad": len(file.bad_rows)})
+    for shard in range(build.num_shards):
+        for made in build.made(shard).values():
+            total.update(made.receipt.left_out if made.receipt else {})
+    return dict(+total)
 
 
 def has_sizes(folder: Path, pieces: Sequence[Piece]) -> bool:
@@ -160,6 +200,12 @@ def damage_retires(payload: Path) -> Iterator[None]:
     except DamagedFileError as error:
         retire(payload)
         raise DamagedFileError(f"{error}; it was put away and will be made again by the same command") from error
+
+
+def guarded(payload: Path, items: Iterator[Item]) -> Iterator[Item]:
+    """What is read of a payload; damage met while reading it, and nothing else, retires it."""
+    with damage_retires(payload):
+        yield from items
 
 
 def load_tokenizer(recipe: Recipe, layout: Layout) -> Tokenizer:

@@ -3,6 +3,7 @@
 Touches only names that are ours, and only while no other process of ours is at work in the folder.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from prep_assets.formats.source_index import current_id, read_index
 from prep_assets.layout import Layout
 from prep_assets.payload import is_ours_to_sweep, link_or_copy, lock, remove_tree, retire
 from prep_assets.plan import make_plan
+from prep_assets.publication import remove_version
 from prep_assets.receipt import NAME, STAGES, dropped_receipt
+from prep_assets.workspace import claim
 
 KEPT_BY = {"all": 0, "tokens": 1, "none": 2}  # how many of the first stages' files `keep` lets go
 
@@ -24,9 +27,10 @@ def clean_up(build: Build) -> None:
     try:
         with lock(layout.lock("run"), wait=False):
             sweep(layout)
-            if make_plan(build).is_fresh:  # else a payload that looks useless may be what the next run copies from
+            # Else a payload that looks useless may be what the next run copies from, or what a newer one has made.
+            if current_id(layout.index) == build.index.id and make_plan(build).is_fresh:
                 remove_old_versions(layout, build.recipe.keep_versions)
-                _remove_unneeded(build)
+                remove_unneeded(build)
                 for stage in STAGES[: KEPT_BY[build.recipe.keep]]:
                     drop_files(payloads(layout, stage))
     except BusyError:
@@ -36,8 +40,10 @@ def clean_up(build: Build) -> None:
 def clean(layout: Layout, *, tokens: bool) -> int:
     """Removes the files of all raw partitions, and with tokens of all token partitions; gives the bytes freed.
 
-    Raises BusyError while another process is at work.
+    Raises BusyError while another process is at work. Between two steps of a run that Dagster's interface or sensor
+    launched none is: the next step then says what has to be made again.
     """
+    claim(layout)
     with lock(layout.lock("run"), wait=False):
         sweep(layout)
         return sum(drop_files(payloads(layout, stage)) for stage in STAGES[: 1 + tokens])
@@ -46,6 +52,7 @@ def clean(layout: Layout, *, tokens: bool) -> int:
 def sweep(layout: Layout) -> None:
     """Removes what killed writes and removals left behind."""
     folders = [layout.work, layout.index, layout.index / "files", layout.output, layout.output / "versions"]
+    folders += (layout.output / "versions").glob("[0-9a-f]*")
     for stage in STAGES:
         folders += [layout.work / stage, *(layout.work / stage).glob("[0-9]*")]
     for folder in folders:
@@ -79,11 +86,19 @@ def remove_old_versions(layout: Layout, keep: int) -> None:
     kept = tuple(it for at, it in enumerate(record) if at >= len(record) - keep or it.id == pinned)
     if kept != record:
         for old in {it.id for it in record} - {it.id for it in kept}:
-            retire(layout.version(old))
+            remove_version(layout, old)
         write_publications(layout.publications, Publications(versions=kept))
 
 
-def _remove_unneeded(build: Build) -> None:
+def made_payloads(layout: Layout) -> Iterator[tuple[Path, Path]]:
+    """Every payload's folder and every dropped receipt, each with the payload that it is of; no name but ours."""
+    for stage in STAGES:
+        for path in (layout.work / stage).glob("[0-9]*/*"):
+            if re.fullmatch(r"[0-9a-f]{32}(\.json)?", path.name):
+                yield path, path.with_suffix("")
+
+
+def remove_unneeded(build: Build) -> None:
     """Removes payloads, receipts and indexes that neither a kept version nor the current plan needs."""
     layout = build.layout
     record = read_publications(layout.publications).versions
@@ -95,17 +110,17 @@ def _remove_unneeded(build: Build) -> None:
     }
     for shard in range(build.num_shards):
         needed |= {made.payload for made in build.made(shard).values() if made.payload}
-    for stage in STAGES:
-        for path in (layout.work / stage).glob("[0-9]*/[!.]*"):
-            if (path if path.is_dir() else path.with_suffix("")) not in needed:
-                retire(path)
+    for path, payload in made_payloads(layout):
+        if payload not in needed:
+            retire(path)
     kept = {publication.index for publication in record} | {current_id(layout.index)}
     files: set[str] = set()
-    for path in layout.index.glob("[0-9a-f]*.json"):
+    names = re.compile(r"[0-9a-f]{32}")
+    for path in layout.index.glob("*.json"):
         if path.stem in kept:
             files |= {file.content for file in read_index(layout.index, path.stem).files}
-        elif len(path.stem) == 32:
+        elif names.fullmatch(path.stem):
             retire(path)
     for path in layout.index.glob("files/*.arrow"):
-        if path.stem not in files:
+        if path.stem not in files and names.fullmatch(path.stem):
             retire(path)

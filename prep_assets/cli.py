@@ -123,7 +123,7 @@ def purge(recipe_path: Path | None) -> None:
     from prep_assets.prepare import opened, size
     from prep_assets.purge import purge as remove
 
-    with opened(_recipe(recipe_path)) as (build, _):
+    with opened(_recipe(recipe_path), sole=True) as (build, _):
         pass
     done = remove(build)
     click.echo(
@@ -131,6 +131,8 @@ def purge(recipe_path: Path | None) -> None:
         f" ({size(done.size)})\n{done.needles:,} of their texts and token runs looked for in {done.searched:,} files:"
         f" found in {len(done.found)}"
     )
+    for identifier in done.untold:
+        click.echo(f"version {identifier}: removed, since it cannot be told whether it held one of them")
     for path in done.found:
         click.echo(f"{path}: holds one of them as a part of another document")
 

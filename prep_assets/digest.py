@@ -13,13 +13,14 @@ SIZE = 16  # bytes of a digest
 Digests = npt.NDArray[np.uint8]  # (num_documents, SIZE)
 
 DIGEST = pa.binary(SIZE)
+NO_DIGESTS: Digests = np.empty((0, SIZE), np.uint8)
 
 
 def digests_of(texts: pa.LargeStringArray) -> Digests:
     """The digest of each text's UTF-8 bytes; texts holds no nulls."""
     _, offsets_buffer, data = texts.buffers()
     if not len(texts):
-        return np.empty((0, SIZE), np.uint8)
+        return NO_DIGESTS
     assert offsets_buffer is not None
     offsets = np.frombuffer(offsets_buffer, np.int64, len(texts) + 1, texts.offset * 8).tolist()
     text = memoryview(data if data is not None else b"")
@@ -44,6 +45,16 @@ def shard_of_name(name: str, num_shards: int) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=SIZE).digest()[:8], "big") % num_shards
 
 
+def contains(sorted_digests: Digests, digests: Digests) -> npt.NDArray[np.bool_]:
+    """Which of some digests are among sorted ones, as `np.unique(..., axis=0)` sorts them; (len(digests),)."""
+    if not len(sorted_digests):
+        return np.zeros(len(digests), bool)
+    values, wanted = (np.ascontiguousarray(it).view(f"V{SIZE}").ravel() for it in (sorted_digests, digests))
+    at = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+    found: npt.NDArray[np.bool_] = values[at] == wanted
+    return found
+
+
 def to_arrow(digests: Digests) -> pa.FixedSizeBinaryArray:
     """The digests as an Arrow column, without a copy."""
     data = pa.py_buffer(np.ascontiguousarray(digests))
@@ -55,7 +66,7 @@ def to_arrow(digests: Digests) -> pa.FixedSizeBinaryArray:
 def from_arrow(column: pa.Array) -> Digests:
     """The digests in an Arrow column without nulls, as a view."""
     if not len(column):
-        return np.empty((0, SIZE), np.uint8)
+        return NO_DIGESTS
     data = column.buffers()[1]
     assert data is not None
     return np.frombuffer(data, np.uint8, len(column) * SIZE, column.offset * SIZE).reshape(-1, SIZE)

@@ -9,10 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from prep_assets.digest import SIZE, Digests, digests_of_rows
+from prep_assets.digest import NO_DIGESTS, SIZE, Digests, contains, digests_of_rows
 from prep_assets.errors import RecipeError
-
-_NOTHING = np.empty((0, SIZE), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -31,14 +29,7 @@ class Exclusion:
         """Which documents stay. digests: of their texts; key: of the column's values."""
         found = digests if self.column is None else key
         assert found is not None
-        if not len(self.digests):
-            return np.ones(len(found), bool)
-        kept: npt.NDArray[np.bool_] = ~np.isin(_as_values(found), _as_values(self.digests))
-        return kept
-
-
-def _as_values(digests: Digests) -> npt.NDArray[np.void]:
-    return np.ascontiguousarray(digests).view(f"V{SIZE}").ravel()
+        return ~contains(self.digests, found)
 
 
 def load_exclusion(path: Path | None, column: str | None) -> Exclusion:
@@ -47,7 +38,7 @@ def load_exclusion(path: Path | None, column: str | None) -> Exclusion:
     Raises RecipeError for a file that cannot be read, or a line that is no digest where no column is named.
     """
     if path is None:
-        return Exclusion(column, _NOTHING)
+        return Exclusion(column, NO_DIGESTS)
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -55,7 +46,7 @@ def load_exclusion(path: Path | None, column: str | None) -> Exclusion:
     values = {number: line.rstrip("\r") for number, line in enumerate(lines, 1) if line.strip()}
     if column is not None:
         keys = pa.array(sorted(set(values.values())), pa.large_string())
-        digests = digests_of_rows([keys]) if len(keys) else _NOTHING
+        digests = digests_of_rows([keys]) if len(keys) else NO_DIGESTS
     else:
         for number, line in values.items():
             if not re.fullmatch(r"[0-9a-f]{32}", line.strip().lower()):
@@ -65,5 +56,5 @@ def load_exclusion(path: Path | None, column: str | None) -> Exclusion:
                 )
         data = b"".join(bytes.fromhex(line.strip()) for line in values.values())
         digests = np.frombuffer(data, np.uint8).reshape(-1, SIZE)
-    unique = np.unique(digests, axis=0) if len(digests) else _NOTHING
+    unique = np.unique(digests, axis=0) if len(digests) else NO_DIGESTS
     return Exclusion(column, unique)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from prep_assets.digest import Digests
+from prep_assets.digest import NO_DIGESTS, Digests
 from prep_assets.errors import DamagedFileError
 from prep_assets.payload import create
 
@@ -25,10 +25,10 @@ class Lookup:
 
     @classmethod
     def of(cls, digests: Digests) -> "Lookup":
-        """digests: (n, 16) uint8. Memory: 32 bytes a document."""
+        """digests: (n, 16) uint8. Memory: 24 bytes a document."""
         high, low = _halves(digests)
         order = np.argsort(high, kind="stable")
-        return cls(high[order], low[order], order.astype(_U64))
+        return cls(high[order], low[order], order.view(np.uint64))
 
     def write(self, folder: Path) -> None:
         with create(folder / FILE) as stream:
@@ -39,27 +39,30 @@ class Lookup:
     def read(cls, folder: Path, documents: int) -> "Lookup":
         """documents: how many there are. Raises DamagedFileError for a file that is missing or of another size."""
         path = folder / FILE
-        size = path.stat().st_size if path.exists() else -1
-        if size != 24 * documents:
-            raise DamagedFileError(f"{path}: {size} bytes; expected {24 * documents}")
+        found = f"{path.stat().st_size} bytes" if path.exists() else "missing"
+        if found != f"{24 * documents} bytes":
+            raise DamagedFileError(f"{path}: {found}; expected {24 * documents} bytes")
         if not documents:
-            return cls.of(np.empty((0, 16), np.uint8))
+            return cls.of(NO_DIGESTS)
         high, low, position = np.memmap(path, _U64, "r").reshape(3, documents)
         return cls(high, low, position)
 
     def find(self, digests: Digests) -> npt.NDArray[np.int64]:
         """Position of a document of each digest, -1 where there is none.
 
-        Of digests that share a first half only the first is found: reuse is never needed, only cheap.
+        Of digests that share a first half only the first is found: reuse is never needed, only cheap. Damage may give
+        a wrong position, none outside: whoever takes what lies there compares its digest.
         """
         high, low = _halves(digests)
         if not len(self._high):
             return np.full(len(high), -1, np.int64)
         at = np.minimum(np.searchsorted(self._high, high), len(self._high) - 1)
-        is_found = (self._high[at] == high) & (self._low[at] == low)
-        return np.where(is_found, self._position[at].astype(np.int64), -1)
+        position = self._position[at]
+        is_found = (self._high[at] == high) & (self._low[at] == low) & (position < len(self._high))
+        return np.where(is_found, position.astype(np.int64), -1)
 
 
 def _halves(digests: Digests) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Views."""
     halves = np.ascontiguousarray(digests).view(_U64).reshape(-1, 2)
-    return np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])
+    return halves[:, 0], halves[:, 1]

@@ -6,8 +6,10 @@ Every change that this package makes to a disk goes through here, and each of it
 
 import errno
 import fcntl
+import filecmp
 import io
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -68,7 +70,7 @@ def make_folder(path: Path) -> Path:
 
 def is_ours_to_sweep(name: str) -> bool:
     """Whether a name is one that an interrupted write or removal of ours left behind."""
-    return name.startswith(".") and name.endswith((UNFINISHED, RETIRED))
+    return re.fullmatch(rf"\..+\.\d+\.[0-9a-f]{{8}}({UNFINISHED}|{RETIRED})", name) is not None
 
 
 def _beside(path: Path, suffix: str) -> Path:
@@ -114,11 +116,8 @@ def install(folder: Path, path: Path) -> None:
 
 
 def install_file(file: Path, path: Path) -> None:
-    """Makes a file that is written whole appear as `path`, read-only; one of its size that is there stays.
-
-    To be called for names that tell the content.
-    """
-    if path.exists() and path.stat().st_size == file.stat().st_size:
+    """Makes a file that is written whole appear as `path`, read-only; the same bytes that are there stay."""
+    if path.exists() and filecmp.cmp(file, path, shallow=False):
         return
     _seal(file)
     before_operation("rename", path)

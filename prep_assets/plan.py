@@ -7,6 +7,7 @@ a history of runs. The commands, the sensor, the schedule, the manifest and its 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from prep_assets.receipt import STAGES, Stage
 from prep_assets.scan import exclusion_of
 from prep_assets.sources.files import split_name
 
+MOST_COUNTED = 5_000_000  # documents of changed files: of more, a plan tells no numbers but "at most"
 BYTES_PER_TOKEN = 4  # of text, as long as no receipt tells
 
 _REASONS = {
@@ -126,7 +128,8 @@ def _reason(build: Build, changes: "_Changes", stage: Stage, shard: int, made: M
     if made.made_from is None:
         return "upstream stale"
     if made.receipt is not None:
-        return "damaged" if made.has_files else "files were dropped and are needed again"
+        kept = "special tokens in texts are an error now"
+        return "damaged" if made.is_damaged else kept if made.has_files else "files were dropped and are needed again"
     former = build.newest(stage, shard)
     if former is None:
         return "not made yet"
@@ -138,36 +141,55 @@ def _reason(build: Build, changes: "_Changes", stage: Stage, shard: int, made: M
 
 
 class _Changes:
-    """The documents that came and went since the last publication, counted in the files that changed."""
+    """The documents that came and went since the last publication, counted in the files that changed, when asked."""
 
     def __init__(self, build: Build, last: Publication | None) -> None:
-        self.new: Counter[int] = Counter()
-        self._gone: Counter[int] = Counter()
-        self.files: list[int] | None = None  # places of the changed files in the index; None: not known
-        former = _former_index(build, last)
-        if former is None:
-            return
+        self._build, self._last = build, last
+
+    @cached_property
+    def _former(self) -> SourceIndex | None:
+        return _former_index(self._build, self._last)
+
+    @cached_property
+    def files(self) -> list[int] | None:
+        """Places of the changed files in the index; None: not known."""
+        if self._former is None:
+            return None
+        former = {file.content for file in self._former.files}
+        return [at for at, file in enumerate(self._build.index.files) if file.content not in former]
+
+    @cached_property
+    def _counts(self) -> tuple[Counter[int], Counter[int]] | None:
+        build, former = self._build, self._former
+        if former is None or build.index.shard_by == "file" or former.excluded != build.index.excluded:
+            return None
         contents, former_contents = ({file.content for file in it.files} for it in (build.index, former))
-        self.files = [at for at, file in enumerate(build.index.files) if file.content not in former_contents]
-        if build.index.shard_by == "document" and former.excluded == build.index.excluded:
-            try:
-                now = _digests(build, build.index, former_contents)
-                before = _digests(build, former, contents)
-            except DamagedFileError:  # the former index's digests are gone: only the numbers are not known
-                return
-            self.new, self._gone = (
-                _more(one, other, build.num_shards) for one, other in ((now, before), (before, now))
-            )
+        changed = sum(file.documents or 0 for file in build.index.files if file.content not in former_contents)
+        if changed > MOST_COUNTED:
+            return None
+        try:
+            now, before = _digests(build, build.index, former_contents), _digests(build, former, contents)
+        except DamagedFileError:  # the former index's digests are gone: only the numbers are not known
+            return None
+        return _more(now, before, build.num_shards), _more(before, now, build.num_shards)
+
+    @property
+    def new(self) -> Counter[int] | None:
+        """New documents of each shard; None: not known."""
+        return self._counts[0] if self._counts else None
 
     def words(self, shard: int) -> str:
-        count = max(self.new[shard], self._gone[shard])
+        """What changed in a shard."""
+        if self._former and self._former.excluded != self._build.index.excluded:
+            return "source or exclusion changed"
+        count = max(counted[shard] for counted in self._counts) if self._counts else 0
         return f"source changed: {count} document{'s' * (count != 1)}" if count else "source changed"
 
 
 def _former_index(build: Build, last: Publication | None) -> SourceIndex | None:
     try:
         return read_index(build.layout.index, last.index) if last else None
-    except NotReadyError:
+    except (NotReadyError, DamagedFileError):
         return None
 
 
@@ -207,7 +229,7 @@ def _cost(build: Build, changes: _Changes, stale: Sequence[Stale]) -> dict[str, 
         share = 1.0
         if stage == "tokenized_partitions":
             new = documents
-            if former and former.made_from["tokenizer"] == build.tokenizer.identity and changes.files is not None:
+            if former and former.made_from["tokenizer"] == build.tokenizer.identity and changes.new is not None:
                 new = min(documents, changes.new[it.shard])
             to_tokenize += new
             share = new / former.tokenized if former and former.tokenized else 1.0

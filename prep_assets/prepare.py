@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 
 import click
 
-from prep_assets.build import Build, Progress, load_tokenizer, pair_dtype
+from prep_assets.build import Build, Progress, left_out, load_tokenizer, pair_dtype
 from prep_assets.cleanup import clean_up
 from prep_assets.errors import BusyError, StorageError
 from prep_assets.formats.indexed_dataset import IndexedDataset
@@ -27,7 +27,8 @@ def opened(recipe: Recipe, *, rescan: bool = False, sole: bool = False) -> Itera
     """The build of a recipe at what its source holds now; the work folder is claimed and the source scanned.
 
     All that can be refused is, before a document is read. rescan: read every file again, whatever is known of it.
-    sole: raises BusyError where another prepare is at work on this output, and lets none begin in the block.
+    sole: raises BusyError where another prepare is at work on this output, and lets none begin in the block; without it
+    this is a look, which changes nothing for a run at work.
     """
     layout = Layout(recipe.output, recipe.work)
     pair_dtype(recipe, load_tokenizer(recipe, layout))
@@ -37,7 +38,7 @@ def opened(recipe: Recipe, *, rescan: bool = False, sole: bool = False) -> Itera
         source = list_source(recipe, layout)
         for notice in source.notices:
             click.echo(f"note: {notice}", err=True)
-        index = scan(recipe, layout, source, bars.reader(), rescan=rescan)
+        index = scan(recipe, layout, source, bars.reader(), rescan=rescan, make_current=sole)
         yield Build(recipe, layout, index, Progress(bars.advance, lambda message: click.echo(message, err=True))), bars
 
 
@@ -59,7 +60,7 @@ def prepare(recipe: Recipe, *, rescan: bool = False) -> None:
     if plan.pinned:
         click.echo(f"version {plan.pinned} is pinned: nothing is published until prep-assets unpin")
     elif plan.is_fresh:
-        click.echo(f"nothing to do: {build.layout.output} is up to date")
+        click.echo(f"nothing to do: {build.layout.output} is up to date; left out: {_in_words(left_out(build))}")
     else:
         _summarize(build, read_publications(build.layout.publications).versions[-1])
 
@@ -91,14 +92,17 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def _in_words(left_out: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()) or "nothing"
+
+
 def _summarize(build: Build, publication: Publication) -> None:
     folder, tokenizer = build.layout.version(publication.id), build.tokenizer
     version = read_version(folder / VERSION)
-    left_out = ", ".join(f"{count:,} {reason}" for reason, count in publication.left_out.items() if count)
     pairs = f"{len(version.pieces):,} pair{'s' * (len(version.pieces) != 1)}"
     click.echo(
         f"{build.layout.output}: {publication.documents:,} documents, {publication.tokens:,} tokens ({version.dtype})"
-        f" in {pairs}; left out: {left_out or 'nothing'}\nversion {publication.id}: {folder}"
+        f" in {pairs}; left out: {_in_words(publication.left_out)}\nversion {publication.id}: {folder}"
     )
     first = IndexedDataset(folder / version.pieces[0].prefix)
     for document in (first[at] for at in range(min(3, len(first)))):

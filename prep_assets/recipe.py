@@ -14,6 +14,8 @@ from pydantic import (
     PrivateAttr,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic_core import ErrorDetails
@@ -42,6 +44,12 @@ def _expandable(path: str) -> str:
 PathText = Annotated[Text, AfterValidator(_expandable)]
 
 
+def _distinct(names: list[str]) -> list[str]:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"expected each column once, not {', '.join(twice)} twice")
+    return names
+
+
 class _Part(BaseModel, frozen=True, extra="forbid", strict=True):
     pass
 
@@ -65,9 +73,20 @@ class Dataset(_Part):
     data_type: DataType = Field("auto", description="of the tokens in `.bin`; auto: uint16, or int32 where ids need it")
     shard_by: Literal["document", "file"] = Field("document", description="what decides a document's shard")
     on_bad_row: Literal["error", "skip"] = Field("error", description="skip leaves bad rows out and lists them")
-    keep_columns: list[Text] = Field([], description="columns carried into the sidecars, as text")
-    exclude: Text | None = Field(None, description="a file of documents to leave out: a digest, or a key, on each line")
+    keep_columns: Annotated[list[Text], AfterValidator(_distinct)] = Field(
+        [], description="columns carried into the sidecars, as text"
+    )
+    exclude: PathText | None = Field(
+        None, description="a file of documents to leave out: a digest, or a key, on each line"
+    )
     exclude_column: Text | None = Field(None, description="the column whose values `exclude` lists, instead of digests")
+
+    @field_validator("exclude_column")
+    @classmethod
+    def _with_a_list(cls, column: str | None, info: ValidationInfo) -> str | None:
+        if column is not None and info.data.get("exclude", "faulty itself") is None:
+            raise ValueError("expected dataset.exclude too, the file that lists its values")
+        return column
 
 
 class TokenizerOptions(_Part):
@@ -131,6 +150,12 @@ class Recipe(_Part):
         """The number of shards, which `auto` must have become before it is asked for (workspace.settle_shards)."""
         assert isinstance(self.shards, int), "shards: auto was not settled"
         return self.shards
+
+    @property
+    def exclude_path(self) -> Path | None:
+        """The list of documents to leave out, absolute."""
+        listed = self.dataset.exclude
+        return None if listed is None else self._base.absolute() / Path(listed).expanduser()
 
     @property
     def output(self) -> Path:
@@ -220,6 +245,8 @@ def _fault(fault: ErrorDetails) -> tuple[str, str]:
             return f"{key}: found {found}", "expected letters, digits and underscores"
         case "string_too_short":
             return f"{key}: found {found}", "expected some text"
+        case "value_error":
+            return f"{key}: found {found}", fault["msg"].removeprefix("Value error, ")
         case _:
             return f"{key}: found {found}", fault["msg"].replace("Input should be", "expected")
 

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from prep_assets.build import Build, damage_retires
+from prep_assets.build import CODE_VERSIONS, Build, damage_retires
 from prep_assets.digest import Digests
-from prep_assets.errors import DamagedFileError
+from prep_assets.errors import DamagedFileError, NotReadyError
 from prep_assets.formats.indexed_dataset import IndexedDataset
 from prep_assets.formats.publications import Publication, read_publications
 from prep_assets.formats.sidecar import read_sidecar
+from prep_assets.formats.source_index import read_index
 from prep_assets.formats.token_partition import Segment, segments
 from prep_assets.layout import piece_files
 from prep_assets.lookup import Lookup
@@ -103,6 +104,7 @@ class KnownTokens:
         self._build, self._shard = build, shard
         self._candidates = self._sources()
         self._opened: list[_Source] = []
+        self._publications = read_publications(build.layout.publications).versions
 
     def find(self, digests: Digests) -> tuple[list[Part], npt.NDArray[np.int64]]:
         """The tokens that are known, and the places of the documents whose are not."""
@@ -114,31 +116,54 @@ class KnownTokens:
                 if (source := next(self._candidates, None)) is None:
                     break
                 self._opened.append(source)
-            for part in self._opened[at].find(digests, missing):
+            try:
+                found = list(self._opened[at].find(digests, missing))
+            except DamagedFileError as error:  # reuse is never needed, only cheap; what is ours is put away already
+                self._build.progress.note(str(error))
+                del self._opened[at]
+                continue
+            for part in found:
                 parts.append(part)
                 missing = np.setdiff1d(missing, part.places, assume_unique=True)
             at += 1
         return parts, missing
 
     def _sources(self) -> Iterator[_Source]:
-        build, identity = self._build, self._build.tokenizer.identity
-        publications = [
-            publication
-            for publication in reversed(read_publications(build.layout.publications).versions)
-            if publication.tokenizer == identity
-        ]
-        shards = [self._shard]
-        moved = any(len(publication.payloads) != build.num_shards for publication in publications)
-        if moved or build.index.shard_by == "file":
-            folders = (build.layout.work / _STAGE).glob("[0-9]*")
-            shards += sorted({int(folder.name) for folder in folders} - {self._shard})
+        shards = [self._shard, *self._others()]
         for shard in shards:
-            for payload, receipt in build.former(_STAGE, shard):
-                if receipt.made_from["tokenizer"] == identity:
-                    with damage_retires(payload):
-                        yield _Partition(build, payload, receipt)
-        for publication in publications:
+            for payload, receipt in self._build.former(_STAGE, shard):
+                if self._fits(receipt):
+                    if payload not in self._build.opened:
+                        try:
+                            self._build.opened[payload] = _Partition(self._build, payload, receipt)
+                        except DamagedFileError as error:
+                            self._build.progress.note(str(error))
+                            continue
+                    yield self._build.opened[payload]
+        for publication in reversed(self._publications):
             yield from self._published(publication, shards)
+
+    def _fits(self, receipt: Receipt) -> bool:
+        """Whether these are the tokens that this code and this tokenizer give."""
+        wanted = {"code": CODE_VERSIONS[_STAGE], "tokenizer": self._build.tokenizer.identity}
+        return all(receipt.made_from[key] == value for key, value in wanted.items())
+
+    def _others(self) -> list[int]:
+        """The shards from which documents may have come here: where their number changed, or files went or moved."""
+        if not self._publications:
+            return []
+        last = self._publications[-1]
+        if len(last.payloads) == self._build.num_shards:
+            if self._build.index.shard_by == "document":
+                return []
+            try:
+                former = read_index(self._build.layout.index, last.index)
+            except (NotReadyError, DamagedFileError):
+                return []
+            if {file.name for file in former.files} <= {file.name for file in self._build.index.files}:
+                return []
+        folders = (self._build.layout.work / _STAGE).glob("[0-9]*")
+        return sorted({int(folder.name) for folder in folders if folder.name.isdecimal()} - {self._shard})
 
     def _published(self, publication: Publication, shards: Sequence[int]) -> Iterator[_Source]:
         layout = self._build.layout
@@ -146,14 +171,15 @@ class KnownTokens:
             if shard >= len(publication.payloads):
                 continue
             _, tokens, pairs = publication.payloads[shard]
-            receipt = read_receipt(layout.payload(STAGES[2], shard, pairs))
-            if receipt is None or layout.payload(_STAGE, shard, tokens).is_dir():
-                continue
-            for piece in receipt.pieces:
-                try:
+            try:
+                made = read_receipt(layout.payload(_STAGE, shard, tokens))
+                receipt = read_receipt(layout.payload(STAGES[2], shard, pairs))
+                if not made or not receipt or not self._fits(made) or layout.payload(_STAGE, shard, tokens).is_dir():
+                    continue
+                for piece in receipt.pieces:
                     yield _Pair(layout.version(publication.id), piece, _columns(receipt))
-                except DamagedFileError as error:  # `verify` names it; here it only costs tokenizing again
-                    self._build.progress.note(str(error))
+            except DamagedFileError as error:  # `verify` names it; here it only costs tokenizing again
+                self._build.progress.note(str(error))
 
 
 def gather(ids: npt.NDArray[Any], begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

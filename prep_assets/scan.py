@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from time import time_ns
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 
 from prep_assets.cpus import available_cpus
 from prep_assets.digest import ContentDigest, digests_of, digests_of_rows, shard_of_name, shards_of
-from prep_assets.errors import SourceError
+from prep_assets.errors import DamagedFileError, NotReadyError, SourceError
 from prep_assets.exclusion import Exclusion, load_exclusion
 from prep_assets.formats.source_index import (
     DigestFileWriter,
@@ -89,16 +90,26 @@ def scan(
     read: Callable[[int], None] = lambda documents: None,
     *,
     rescan: bool = False,
+    make_current: bool = True,
 ) -> SourceIndex:
-    """The index of what the source holds now, kept as the current one.
+    """The index of what the source holds now, kept as the current one unless make_current is False: for who only looks.
 
     read: told of documents as they are read; rescan: read every file, whatever is known of it.
     Raises SourceError, naming file and row, for a source that cannot be used.
     """
-    by_file = recipe.dataset.shard_by == "file"
-    files = _unread_entries(source) if by_file else _read_changed_files(recipe, layout, source, read, rescan)
-    index = _with_shards(recipe, layout, source, _without_shards(recipe, source, files), exclusion_of(recipe))
-    write_index(layout.index, index)
+
+    def look() -> SourceIndex:
+        by_file = recipe.dataset.shard_by == "file"
+        files = _unread_entries(source) if by_file else _read_changed_files(recipe, layout, source, read, rescan)
+        return _with_shards(recipe, layout, source, _without_shards(recipe, source, files), exclusion_of(recipe))
+
+    for _ in source.files:
+        with suppress(DamagedFileError):  # what we knew of a source file is damaged, and put away: it is read again
+            index = look()
+            break
+    else:
+        index = look()
+    write_index(layout.index, index, make_current=make_current)
     return index
 
 
@@ -106,7 +117,7 @@ def scanned(recipe: Recipe, layout: Layout, source: Source) -> SourceIndex | Non
     """The current index, if it is what a scan would find now; None where it must look. Reads listings alone."""
     if recipe.dataset.shard_by == "file":
         return _if_current(recipe, layout, _without_shards(recipe, source, _unread_entries(source)))
-    known = read_identities(layout.index, _reading(recipe))
+    known = read_identities(layout.index, reading_of(recipe))
     if not all(_is_known(layout, known.get(file.name), file) for file in source.files):
         return None
     return _if_current(
@@ -124,7 +135,7 @@ def _unread_entries(source: Source) -> list[FileEntry]:
 def _without_shards(recipe: Recipe, source: Source, files: Sequence[FileEntry]) -> SourceIndex:
     return SourceIndex(
         shard_by=recipe.dataset.shard_by,
-        field=recipe.dataset.field,
+        reading=reading_of(recipe),
         keep_columns=tuple(recipe.dataset.keep_columns),
         exclude_column=recipe.dataset.exclude_column,
         excluded=exclusion_of(recipe).identity,
@@ -138,14 +149,17 @@ def _if_current(recipe: Recipe, layout: Layout, index: SourceIndex) -> SourceInd
     """The current index, where it is this one with its shards."""
     if (current := current_id(layout.index)) is None:
         return None
-    former = read_index(layout.index, current)
+    try:
+        former = read_index(layout.index, current)
+    except (NotReadyError, DamagedFileError):  # it would only save work, and is written anew
+        return None
     is_same = former.model_copy(update={"shards": (), "excluded_documents": 0}) == index
     return former if is_same and len(former.shards) == recipe.num_shards else None
 
 
 def unread_files(recipe: Recipe, layout: Layout, source: Source) -> list[SourceFile]:
     """The files that a scan would read: those whose identity changed. Looks at listings alone."""
-    known = read_identities(layout.index, _reading(recipe))
+    known = read_identities(layout.index, reading_of(recipe))
     return [file for file in source.files if not _is_known(layout, known.get(file.name), file)]
 
 
@@ -155,7 +169,7 @@ def exclusion_of(recipe: Recipe) -> Exclusion:
     return load_exclusion(recipe.base / dataset.exclude if dataset.exclude else None, dataset.exclude_column)
 
 
-def _reading(recipe: Recipe) -> str:
+def reading_of(recipe: Recipe) -> str:
     """Fingerprint of the options that decide what documents a file gives."""
     dataset = recipe.dataset
     return fingerprint(
@@ -179,7 +193,7 @@ def _is_known(layout: Layout, known: Known | None, file: SourceFile) -> bool:
 def _read_changed_files(
     recipe: Recipe, layout: Layout, source: Source, read: Callable[[int], None], rescan: bool
 ) -> list[FileEntry]:
-    reading = _reading(recipe)
+    reading = reading_of(recipe)
     known = {} if rescan else read_identities(layout.index, reading)
     found = {file.name: known[file.name] for file in source.files if _is_known(layout, known.get(file.name), file)}
     changed = [file for file in source.files if file.name not in found]
@@ -189,10 +203,13 @@ def _read_changed_files(
         entry = _read_file(recipe, layout, file, read)
         return Known(identity=file.identity, is_settled=_is_settled(file.identity, began), entry=entry)
 
-    with ThreadPoolExecutor(min(recipe.loading_workers, available_cpus())) as pool:
-        found |= zip((file.name for file in changed), pool.map(know, changed), strict=True)
-    if changed or found.keys() != known.keys():
-        write_identities(layout.index, Identities(reading=reading, files=found))
+    try:
+        with ThreadPoolExecutor(min(recipe.loading_workers, available_cpus())) as pool:
+            for file, told in zip(changed, pool.map(know, changed), strict=True):
+                found[file.name] = told
+    finally:  # also of a scan that ends at a bad row: what it read is not read again
+        if changed or found.keys() != known.keys():
+            write_identities(layout.index, Identities(reading=reading, files=found))
     return [found[file.name].entry for file in source.files]
 
 
@@ -264,7 +281,7 @@ def _with_shards(
 ) -> SourceIndex:
     """The index with its shards' versions; where nothing changed since the current one, that one, nothing read."""
     if index.shard_by == "file":
-        return index.model_copy(update={"shards": _shards_of_files(source, recipe.num_shards, exclusion)})
+        return index.model_copy(update={"shards": _shards_of_files(source, recipe.num_shards, index)})
     if (current := _if_current(recipe, layout, index)) is not None:
         return current
     contents = [ContentDigest(2 if index.keep_columns else 1) for _ in range(recipe.num_shards)]
@@ -304,11 +321,11 @@ def content_by_identity(file: SourceFile) -> str:
     return fingerprint(name=file.stem, identity=file.identity)
 
 
-def _shards_of_files(source: Source, num_shards: int, exclusion: Exclusion) -> tuple[ShardEntry, ...]:
+def _shards_of_files(source: Source, num_shards: int, index: SourceIndex) -> tuple[ShardEntry, ...]:
     contents: list[list[str]] = [[] for _ in range(num_shards)]
     for file in source.files:
         contents[shard_of_name(file.stem, num_shards)].append(content_by_identity(file))
-    versions = (fingerprint(files=content, excluded=exclusion.identity) for content in contents)
+    versions = (fingerprint(files=files, reading=index.reading, excluded=index.excluded) for files in contents)
     return tuple(ShardEntry(version=version, documents=None) for version in versions)
 
 

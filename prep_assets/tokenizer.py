@@ -73,11 +73,13 @@ class Tokenizer:
         self._reference.no_truncation()
         self._reference.no_padding()
         self._reference.encode_special_tokens = special_text == "text"
-        self.largest_id = max(self._reference.get_vocab(with_added_tokens=True).values(), default=0)
-        self.dtype = token_dtype(self.largest_id)
         self.bos_id = self._special_id("bos_token", bos_token, needed=bool(add_bos))
         self.eos_id = self._special_id("eos_token", eos_token, needed=bool(add_eos))
         self.ends = self._ends(add_bos, add_eos)
+        vocabulary = self._reference.get_vocab(with_added_tokens=True).values()
+        # A post-processor may give ids that no token of the vocabulary has.
+        self.largest_id = max([*vocabulary, *self.ends.prefix, *self.ends.suffix], default=0)
+        self.dtype = token_dtype(self.largest_id)
         self.engine: Engine = ReferenceEngine(self._reference, threads)
 
     @cached_property

@@ -1,19 +1,38 @@
 """Verify: a published dataset against what was written: structure, sizes, digests."""
 
+import re
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b, file_digest
+from itertools import chain
 from pathlib import Path
 
 from prep_assets.errors import DamagedFileError, PrepAssetsError
 from prep_assets.formats.indexed_dataset import IndexedDataset
-from prep_assets.formats.manifest import encode_manifest, read_version
+from prep_assets.formats.manifest import (
+    Version,
+    encode_fast_llm_config,
+    encode_manifest,
+    encode_megatron_data_args,
+    encode_version,
+    read_version,
+)
 from prep_assets.formats.sidecar import read_sidecar
-from prep_assets.layout import MANIFEST, VERSION, piece_files
+from prep_assets.layout import FAST_LLM_CONFIG, MANIFEST, MEGATRON_DATA_ARGS, VERSION, piece_files
 from prep_assets.receipt import Piece
 
 
+def descriptions(version: Version, folder: Path) -> dict[str, bytes]:
+    """The files of a version that say what it holds, by name. folder: where it lies, absolute."""
+    return {
+        MANIFEST: encode_manifest(version),
+        FAST_LLM_CONFIG: encode_fast_llm_config(version),
+        MEGATRON_DATA_ARGS: encode_megatron_data_args(version, folder),
+        VERSION: encode_version(version),
+    }
+
+
 def verify(path: Path) -> Iterator[str]:
-    """The faults of a published dataset, a line each; path: an output folder or one version's."""
+    """The faults of a published dataset, a line each, with what to do; path: an output folder or one version's."""
     folder = path / "latest" if (path / "latest").is_symlink() else path
     folder = folder.resolve()
     try:
@@ -21,13 +40,19 @@ def verify(path: Path) -> Iterator[str]:
     except PrepAssetsError as error:
         yield str(error)
         return
-    try:
-        if (folder / MANIFEST).read_bytes() != encode_manifest(version):
-            yield f"{folder / MANIFEST}: not the manifest of version {version.id}"
-    except OSError as error:
-        yield f"{folder / MANIFEST}: {error.strerror}"
-    for piece in version.pieces:
-        yield from piece_faults(folder, piece, version.keep_columns)
+    faults = [_description_faults(folder, version)]
+    faults += (piece_faults(folder, piece, version.keep_columns) for piece in version.pieces)
+    for fault in chain.from_iterable(faults):
+        yield f"{fault}; remove it and run prep-assets prepare, which makes the current version's files again"
+
+
+def _description_faults(folder: Path, version: Version) -> Iterator[str]:
+    for name, content in descriptions(version, folder).items():
+        try:
+            if _anywhere((folder / name).read_bytes()) != _anywhere(content):
+                yield f"{folder / name}: not what version {version.id} says there"
+        except OSError as error:
+            yield f"{folder / name}: {error.strerror}"
 
 
 def check_piece(folder: Path, piece: Piece, keep_columns: Sequence[str]) -> None:
@@ -62,6 +87,11 @@ def piece_faults(folder: Path, piece: Piece, keep_columns: Sequence[str]) -> Ite
             yield f"{folder / docs_name}: {len(sidecar.tokens)} documents; expected {piece.documents}"
     except DamagedFileError as error:
         yield str(error)
+
+
+def _anywhere(description: bytes) -> bytes:
+    """Without the folder of the pairs: a version may have been moved or copied."""
+    return re.sub(rb" /\S*/", b" ", description)
 
 
 def _file_fault(path: Path, size: int, digest: str) -> str | None:

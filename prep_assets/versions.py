@@ -8,7 +8,8 @@ from prep_assets.formats.manifest import Version, read_version
 from prep_assets.formats.publications import Publication, read_pin, read_publications
 from prep_assets.layout import VERSION, Layout
 from prep_assets.payload import lock, retire, write_file
-from prep_assets.publication import latest_id, make_visible
+from prep_assets.publication import latest_id, make_visible, names_of, refuse_foreign_files
+from prep_assets.workspace import claim, running
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,11 @@ class Listed:
 
 def list_versions(layout: Layout) -> Iterator[Listed]:
     """The versions that are there, in the order of their publication."""
+    claim(layout, make=False)
     seen: set[str] = set()
     before: Publication | None = None
     for publication in read_publications(layout.publications).versions:
-        if not layout.version(publication.id).is_dir():
+        if not _is_there(layout, publication):
             continue
         pieces = read_version(layout.version(publication.id) / VERSION).pieces
         new = [piece for piece in pieces if piece.bin_digest + piece.idx_digest not in seen]
@@ -53,24 +55,33 @@ def pin(layout: Layout, identifier: str) -> Version:
 
     Refreshes publish nothing until unpin. Raises NotReadyError for an id that is not published.
     """
-    with lock(layout.lock("publish")):
+    with running(layout), lock(layout.lock("publish")):
         version = _find(layout, identifier)
-        write_file(layout.pin, version.id.encode())
+        refuse_foreign_files(layout, names_of(version))
+        retire(layout.pin)  # wherever this is killed, a pin names what `latest` leads to
         make_visible(layout, version)
+        write_file(layout.pin, version.id.encode())
         return version
 
 
 def unpin(layout: Layout) -> None:
     """Lets refreshes publish again."""
-    if read_pin(layout.pin) is None:
-        raise RecipeError(f"{layout.output}: no version is pinned")
-    retire(layout.pin)
+    with running(layout), lock(layout.lock("publish")):
+        if read_pin(layout.pin) is None:
+            raise RecipeError(f"{layout.output}: no version is pinned")
+        retire(layout.pin)
+
+
+def _is_there(layout: Layout, publication: Publication) -> bool:
+    return (layout.version(publication.id) / VERSION).exists()
 
 
 def _find(layout: Layout, identifier: str) -> Version:
-    known = [it.id for it in read_publications(layout.publications).versions if layout.version(it.id).is_dir()]
-    found = [it for it in known if it.startswith(identifier)]
+    known = [it.id for it in read_publications(layout.publications).versions if _is_there(layout, it)]
+    found = [it for it in known if it.startswith(identifier)] if identifier else []
     if len(found) != 1:
         what = "is not published" if not found else f"begins {len(found)} ids"
-        raise NotReadyError(f"{layout.output}: version {identifier} {what}; there are {', '.join(known) or 'none'}")
+        raise NotReadyError(
+            f"{layout.output}: version {identifier or repr('')} {what}; there are {', '.join(known) or 'none'}"
+        )
     return read_version(layout.version(found[0]) / VERSION)

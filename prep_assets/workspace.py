@@ -17,8 +17,8 @@ MADE_BEFORE = ("locks", "dagster", "downloads")  # what may lie there before the
 COMPRESSED = 3  # bytes of text in a compressed one, about
 
 
-def claim(layout: Layout) -> None:
-    """Makes the work folder ours, for this output alone.
+def claim(layout: Layout, *, make: bool = True) -> None:
+    """Makes the work folder ours, for this output alone; make False: leaves one that is nobody's as it is.
 
     Raises StorageError where it serves another output, or holds files and is not ours.
     """
@@ -32,6 +32,8 @@ def claim(layout: Layout) -> None:
                 f"{layout.work}: holds {', '.join(sorted(strangers)[:5])} and was not made by prep-assets;"
                 " choose another work_path"
             ) from None
+        if not make:
+            return
         make_folder(layout.work)
         # Relative, so that both folders can be moved together.
         data = {"output": os.path.relpath(layout.output, layout.work)}

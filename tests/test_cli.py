@@ -173,10 +173,26 @@ def write_recipe(folder: Path, **changes: Any) -> Path:
     return folder / "recipe.yaml"
 
 
+def home_is_a_file(folder: Path) -> str:
+    os.environ["DAGSTER_HOME"] = str(folder / "tokenizer.json")
+    return f"{folder}/tokenizer.json: "
+
+
+def home_of_nonsense(folder: Path) -> str:
+    os.environ["DAGSTER_HOME"] = str(folder)
+    (folder / "dagster.yaml").write_text("nonsense: 3\n")
+    return f"{folder}: Dagster cannot open this home"
+
+
 def state(folder: Path) -> dict[str, tuple[int, ...]]:
     """Of every file and link: what would show that it was written."""
     found = {str(path): path.lstat() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
     return {path: (it.st_mode, it.st_ino, it.st_size, it.st_mtime_ns) for path, it in found.items()}
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return str(found.getsockname()[1])
 
 
 def runs_of(home: Path) -> list[dg.DagsterRun]:
@@ -321,9 +337,20 @@ def test_an_empty_variable_names_nothing(folder: Path, home: Path, main: Main, m
     assert len(all_documents(folder / "out")) == 8
 
 
-def test_two_recipes_prepared_in_turn_have_histories_of_their_own(
-    folder: Path, main: Main, monkeypatch: pytest.MonkeyPatch
-) -> None:
+Started = list[tuple[list[str], Path, dict[str, str]]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
+    """What `ui` would turn this process into: its words, its folder, its environment."""
+    found: Started = []
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(os, "execv", lambda _, words: found.append((words, Path.cwd(), os.environ)))
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+def test_two_recipes_prepared_in_turn_have_histories_of_their_own(folder: Path, main: Main, started: Started) -> None:
     for name in ("books", "news"):
         shutil.copytree(folder, folder / name, ignore=shutil.ignore_patterns("books", "news"))
         write_jsonl(folder / name / "source/x.jsonl", [name, *WORDS])
@@ -339,19 +366,39 @@ def test_two_recipes_prepared_in_turn_have_histories_of_their_own(
             version = record.asset_materialization.tags["dagster/data_version"]
             assert version == (output / "latest").readlink().name
 
-    started: list[tuple[list[str], Path, str]] = []
+    assert main("ui", "--config", "news/recipe.yaml", "--port", free_port()).code == 0
+    [(words, cwd, variables)] = started
+    assert cwd == Path(variables["DAGSTER_HOME"]) == folder / "news/out/.prep_assets/dagster"
+    at = words.index("-m")
+    assert words[0] == sys.executable and words[1:at:2] == ["-W"] and words[at + 1 : at + 4] == ["dagster", "dev", "-w"]
+    assert Path(words[at + 4]) == Path(prep_assets.__file__).with_name("workspace.yaml")
+    assert variables["PREP_ASSETS_RECIPE"] == str(folder / "news/recipe.yaml")
 
-    def start(_: str, words: list[str]) -> None:
-        started.append((words, Path.cwd(), os.environ["DAGSTER_HOME"]))
 
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    monkeypatch.setattr(os, "execv", start)
-    monkeypatch.chdir(folder)
-    assert main("ui", "--config", "news/recipe.yaml").code == 0
-    [(words, cwd, named)] = started
-    assert cwd == Path(named) == folder / "news/out/.prep_assets/dagster"
-    assert words[1:4] == ["-m", "dagster", "dev"]
-    assert os.environ["PREP_ASSETS_RECIPE"] == str(folder / "news/recipe.yaml")
+def test_the_packaged_workspace_is_the_repositorys() -> None:
+    packaged = Path(prep_assets.__file__).with_name("workspace.yaml")
+    assert packaged.read_bytes() == (packaged.parents[1] / "workspace.yaml").read_bytes()
+
+
+def test_the_web_interface_on_a_port_in_use_is_exit_code_2(
+    folder: Path, home: Path, main: Main, started: Started
+) -> None:
+    os.environ["DAGSTER_HOME"] = str(home)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, out, err = main("ui", "--config", folder / "recipe.yaml", "--port", port)
+    assert (code, out, started) == (2, "", [])
+    assert f"127.0.0.1:{port}: Address already in use; name another with --port" in err
+
+
+@pytest.mark.parametrize("spoil", [home_is_a_file, home_of_nonsense])
+def test_the_web_interface_of_a_home_that_cannot_be_opened_is_exit_code_5(
+    folder: Path, main: Main, started: Started, spoil: Callable[[Path], str]
+) -> None:
+    message = spoil(folder)
+    code, out, err = main("ui", "--config", folder / "recipe.yaml", "--port", free_port())
+    assert (code, out, started) == (5, "", [])
+    assert err.startswith(f"error: {message}") and err.count("\n") == 1
 
 
 def test_a_bad_row_is_exit_code_1_and_named(folder: Path) -> None:
@@ -536,17 +583,6 @@ def foreign_work_folder(folder: Path) -> str:
 def output_below_a_file(folder: Path) -> str:
     write_recipe(folder, output_path="tokenizer.json/out")
     return "Not a directory"
-
-
-def home_is_a_file(folder: Path) -> str:
-    os.environ["DAGSTER_HOME"] = str(folder / "tokenizer.json")
-    return f"{folder}/tokenizer.json: "
-
-
-def home_of_nonsense(folder: Path) -> str:
-    os.environ["DAGSTER_HOME"] = str(folder)
-    (folder / "dagster.yaml").write_text("nonsense: 3\n")
-    return f"{folder}: Dagster cannot open this home"
 
 
 @pytest.mark.parametrize(

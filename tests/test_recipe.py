@@ -145,3 +145,31 @@ def test_every_key_has_a_description() -> None:
 def test_a_path_that_cannot_be_one_is_a_fault_of_the_recipe(path: str) -> None:
     data = recipe_with(output_path=path, work_path=path, tokenizer={"path": path}, dataset={"name_or_path": path})
     assert len(faults(data)) == 4
+
+
+def test_a_column_is_kept_once() -> None:
+    data = recipe_with(dataset={"name_or_path": "texts", "keep_columns": ["url", "title", "url"]})
+    assert faults(data) == [
+        "foo.yaml: dataset.keep_columns: found ['url', 'title', 'url']; expected each column once, not url twice"
+    ]
+
+
+def test_a_column_to_exclude_by_needs_a_list() -> None:
+    data = recipe_with(dataset={"name_or_path": "texts", "exclude_column": "url"})
+    assert faults(data) == [
+        "foo.yaml: dataset.exclude_column: found 'url'; expected dataset.exclude too, the file that lists its values"
+    ]
+    data["dataset"]["exclude"] = 3
+    assert [line.partition(":")[2].partition(":")[0] for line in faults(data)] == [" dataset.exclude"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [(None, None), ("lists/gone", "/base/lists/gone"), ("~/gone", "/home/me/gone"), ("/lists/gone", "/lists/gone")],
+)
+def test_the_list_of_excluded_documents_is_relative_to_the_recipe(
+    monkeypatch: pytest.MonkeyPatch, listed: str | None, expected: str | None
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    recipe = parse_recipe(recipe_with(dataset={"name_or_path": "texts", "exclude": listed}), "r", Path("/base"))
+    assert recipe.exclude_path == (expected and Path(expected))

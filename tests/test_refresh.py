@@ -6,7 +6,8 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prep_assets import scan as scan_module
+from prep_assets.build import CODE_VERSIONS
+from prep_assets.errors import DamagedFileError, NotReadyError, SourceError
 from prep_assets.formats.publications import Publication
 from prep_assets.plan import make_plan
 from prep_assets.receipt import STAGES, Receipt
+from prep_assets.stages.raw_dataset import make_raw_partitions
 from tests.crash import every_crash
 from tests.pipeline import (
     WORDS,
@@ -384,3 +388,144 @@ def test_a_pinned_version_stays_readable_through_later_refreshes(folder: Path) -
     first, second = (published(folder / "out/versions" / publication.id) for publication in publications)
     assert sum(map(len, first.values())) == 8
     assert sum(map(len, second.values())) == 6
+
+
+@pytest.mark.parametrize("shard_by", ["document", "file"])
+@pytest.mark.parametrize(
+    "change",
+    [{"dataset__field": "other"}, {"dataset__exclude_column": "other"}, {"dataset__on_bad_row": "error"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_option_that_decides_documents_is_asked_in_both_modes(
+    folder: Path, shard_by: str, change: dict[str, Any]
+) -> None:
+    rows = [{"text": "violin", "other": "cello"}, {"text": "oboe", "other": "tuba"}]
+    (folder / "source").mkdir()
+    (folder / "source/x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "nonsense\n")
+    (folder / "list").write_text("oboe\ncello\n")
+    options: dict[str, Any] = {
+        "dataset__shard_by": shard_by,
+        "dataset__on_bad_row": "skip",
+        "dataset__exclude": "list",
+        "dataset__exclude_column": "text",
+    }
+    refresh(make_recipe(folder, **options))
+    assert all_documents(folder / "out") == [[21]]
+    options |= change
+    if "dataset__on_bad_row" in change:
+        with pytest.raises(SourceError, match="line 3"):
+            refresh(make_recipe(folder, **options))
+    else:
+        refresh(make_recipe(folder, **options))
+        expected = {"dataset__field": [[22]], "dataset__exclude_column": [[23]]}[next(iter(change))]
+        assert all_documents(folder / "out") == expected
+
+
+def test_another_version_of_the_code_copies_no_tokens_of_the_former(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    refresh(make_recipe(folder, keep="none"))
+    monkeypatch.setitem(CODE_VERSIONS, "tokenized_partitions", "next")
+    refresh(make_recipe(folder))
+    assert [receipt.tokenized for receipt in receipts(folder)["tokenized_partitions"]] == [8]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "name", ["files/*.arrow", "????????????????????????????????.json", "current", "identities.json"]
+)
+@pytest.mark.parametrize("damage", [flip, Path.unlink])
+def test_damage_to_the_index_is_healed_by_the_same_command(
+    folder: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    for number in range(3):
+        write_jsonl(folder / f"source/{number}.jsonl", [f"{word} {WORDS[number]}" for word in WORDS])
+    settle()
+    refresh(make_recipe(folder, shards=2))
+    for path in list((folder / "out/.prep_assets/index").glob(name)):
+        damage(path)
+    write_jsonl(folder / "source/1.jsonl", ["gong gong gong"])
+    publication = refresh(make_recipe(folder, shards=2))
+    assert refresh(make_recipe(folder, shards=2, output_path="scratch")).id == publication.id
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: path.chmod(0o644) or path.write_bytes(b"")])
+def test_a_payload_whose_receipt_is_damaged_is_made_again(
+    folder: Path, stage: str, damage: Callable[[Path], None]
+) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder, shards=2)
+    first = refresh(recipe)
+    [damaged] = (folder / "out/.prep_assets" / stage / "00001").glob("*/receipt.json")
+    damage(damaged)
+    with suppress(DamagedFileError):  # of a receipt that still reads as one: what it says is found wrong, and put away
+        refresh(recipe)
+    assert refresh(recipe).id == first.id
+    assert damaged.exists() and json.loads(damaged.read_bytes())["stage"] == stage
+
+
+def test_a_damaged_published_pair_only_costs_tokenizing_again(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder, keep="none")
+    refresh(recipe)
+    flip((folder / "out/shard_0_0.bin").resolve())
+    write_jsonl(folder / "source/x.jsonl", [*WORDS, "gong gong"])
+    refresh(recipe)
+    assert all_documents(folder / "out") == [*([21 + at] for at in range(8)), [28, 28]]
+
+
+def test_a_damaged_former_token_partition_leaves_the_raw_one_alone(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder)
+    refresh(recipe)
+    [tokens] = (folder / "out/.prep_assets/tokenized_partitions").rglob("tokens.arrow")
+    [raw] = (folder / "out/.prep_assets/raw_dataset").rglob("documents.arrow")
+    tokens.chmod(0o644)
+    tokens.write_bytes(tokens.read_bytes().replace(b"\x15\0\x16\0", b"\x15\0\x17\0"))  # the ids 21, 22
+    write_jsonl(folder / "source/x.jsonl", [*WORDS, "gong gong"])
+    refresh(recipe)
+    assert raw.exists() and not tokens.exists()
+    assert all_documents(folder / "out")[-1] == [28, 28]
+
+
+def test_an_exclusion_list_that_changes_during_a_run_is_refused(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    (folder / "list").write_text(digest_of("gong"))
+    recipe = make_recipe(folder, dataset__exclude="list", dataset__shard_by="file")
+    build = open_build(recipe)
+    (folder / "list").write_text(digest_of("tuba"))
+    with pytest.raises(NotReadyError, match="list: changed since the source was scanned"):
+        list(make_raw_partitions(build, [0]))
+
+
+def test_a_scan_that_ends_at_a_bad_row_does_not_read_the_others_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        write_jsonl(folder / f"source/{number}.jsonl", WORDS)
+    (folder / "source/9.jsonl").write_text("nonsense\n")
+    settle()
+    recipe = make_recipe(folder, loading_workers=1)
+    read = read_files(monkeypatch)
+    for _ in range(2):
+        with pytest.raises(SourceError, match=r"9\.jsonl"):
+            open_build(recipe)
+    assert read == ["0.jsonl", "1.jsonl", "2.jsonl", "3.jsonl", "9.jsonl", "9.jsonl"]
+
+
+def test_a_look_at_the_plan_leaves_a_run_at_work_alone(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe, layout = make_recipe(folder), layout_of(make_recipe(folder))
+    build = open_build(recipe)
+    write_jsonl(folder / "source/x.jsonl", WORDS[:3])
+    looked = scan_module.scan(recipe, layout, scan_module.list_source(recipe, layout), make_current=False)
+    assert looked.id != build.index.id
+    build.refuse_overtaken()

@@ -17,6 +17,7 @@ RINGS = {
     "plan": 4,
     "scan": 4,
     "build": 4,
+    "round_trip": 4,
     "cleanup": 4,
     "purge": 4,
     "versions": 4,

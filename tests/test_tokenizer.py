@@ -124,6 +124,16 @@ def test_a_base_vocabulary_below_the_edge_with_added_tokens_above_it(tmp_path: P
     assert ids(tokenizer, "[[r45]] [[r46]] [[r59]]")[0][-1] == 65_549
 
 
+def test_an_id_of_the_post_processor_above_the_vocabulary_counts(tmp_path: Path) -> None:
+    reference = word_tokenizer()
+    reference.post_processor = processors.TemplateProcessing(single="$A <end>", special_tokens=[("<end>", 70_000)])
+    reference.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json")
+    assert (tokenizer.largest_id, str(tokenizer.dtype)) == (70_000, "int32")
+    assert ids(tokenizer, "gong") == [[28, 70_000]]
+    assert Tokenizer(tmp_path / "tokenizer.json", add_eos=False).largest_id == BOS
+
+
 @pytest.mark.parametrize("option", ["bos", "eos"])
 def test_a_missing_special_token_is_refused_by_name(path: Path, option: str) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer\.json.*none is named"):

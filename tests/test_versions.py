@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 
+from prep_assets import versions
 from prep_assets.cleanup import clean, clean_up
-from prep_assets.errors import BusyError, NotReadyError, RecipeError
-from prep_assets.formats.publications import read_publications
+from prep_assets.errors import BusyError, DamagedFileError, NotReadyError, RecipeError, StorageError
+from prep_assets.formats.manifest import Version
+from prep_assets.formats.publications import read_pin, read_publications
 from prep_assets.layout import Layout
 from prep_assets.plan import Plan, make_plan
+from prep_assets.publication import latest_id
 from prep_assets.purge import Purged, purge
 from prep_assets.recipe import Recipe
+from prep_assets.stages.raw_dataset import make_raw_partitions
 from prep_assets.verify import verify
 from prep_assets.versions import list_versions, pin, unpin
 from prep_assets.workspace import running, settle_shards
@@ -184,9 +188,9 @@ def test_leftovers_of_killed_processes_go_and_what_is_not_ours_stays(folder: Pat
     refresh(recipe)
     work = folder / "out/.prep_assets"
     ours = [
-        work / ".x.1.aa.unfinished",
-        work / "raw_dataset/00000/.y.1.aa.retired",
-        folder / "out/.latest.1.a.unfinished",
+        work / ".x.1.aaaaaaaa.unfinished",
+        work / "raw_dataset/00000/.y.1.aaaaaaaa.retired",
+        folder / "out/.latest.1.0123abcd.unfinished",
     ]
     theirs = [folder / "out/cache", folder / "out/versions/.hidden", work / "notes.unfinished", folder / "out/README"]
     for path in [*ours, *theirs]:
@@ -218,8 +222,9 @@ def test_a_pin_holds_latest_until_it_is_taken_off(folder: Path) -> None:
     assert len(all_documents(folder / "out")) == 3
     with pytest.raises(RecipeError, match="no version is pinned"):
         unpin(layout_of(recipe))
-    with pytest.raises(NotReadyError, match="abc is not published; there are"):
-        pin(layout_of(recipe), "abc")
+    for identifier in ("abc", ""):
+        with pytest.raises(NotReadyError, match=f"{identifier or repr('')} is not published; there are"):
+            pin(layout_of(recipe), identifier)
 
 
 def test_a_pin_is_one_step_wherever_it_is_killed(folder: Path) -> None:
@@ -231,6 +236,7 @@ def test_a_pin_is_one_step_wherever_it_is_killed(folder: Path) -> None:
     for _ in every_crash(lambda: pin(layout_of(recipe), first.id)):
         assert list(verify(folder / "out")) == []
         published((folder / "out/latest").resolve())
+        assert read_pin(layout_of(recipe).pin) in (None, latest_id(layout_of(recipe)))
     assert len(all_documents(folder / "out")) == 8
 
 
@@ -345,3 +351,271 @@ def test_losing_the_work_folder_loses_no_version(folder: Path) -> None:
     second = refresh(make_recipe(folder))
     assert list(verify(folder / "out/versions" / first.id)) == list(verify(folder / "out/versions" / second.id)) == []
     assert os.readlink(folder / "out/latest") == f"versions/{second.id}"  # noqa: PTH115
+
+
+def flip(path: Path) -> None:
+    """One bit of the last byte, in the file itself: a hard link of it is damaged too."""
+    path.chmod(0o644)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def test_a_damaged_version_is_mended_as_verify_says(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder, shards=2)
+    refresh(recipe)
+    flip(folder / "out/latest/shard_1_0.bin")
+    [fault] = verify(folder / "out")
+    assert "shard_1_0.bin: its bytes have the digest" in fault and "remove it and run prep-assets prepare" in fault
+    (folder / "out/latest/shard_1_0.bin").unlink()
+    with pytest.raises(DamagedFileError, match="put away and will be made again"):  # the payload shared its bytes
+        refresh(recipe)
+    refresh(recipe)
+    assert list(verify(folder / "out")) == [] and plan_of(recipe).is_fresh
+    assert sorted(map(tuple, all_documents(folder / "out"))) == [(21 + at,) for at in range(8)]
+
+
+def test_mending_a_version_may_be_killed_at_any_file_operation(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder, shards=2)
+    refresh(recipe)
+    for _ in every_crash(lambda: refresh(recipe)):
+        refresh(recipe)
+        assert list(verify(folder / "out")) == []
+        (folder / "out/latest/shard_1_0.idx").unlink()
+        (folder / "out/latest/version.json").unlink()
+    assert list(verify(folder / "out")) == [] and not list((folder / "out").rglob(".*.unfinished"))
+
+
+def test_a_version_is_not_taken_for_whole_by_its_sizes(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder)
+    version = refresh(recipe)
+    flip(folder / "out/latest/shard_0_0.bin")
+    shutil.rmtree(folder / "out/.prep_assets/memmap_shards")
+    assert refresh(recipe).id == version.id
+    assert list(verify(folder / "out")) == []
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize(
+    "name", ["fast_llm_dataset.json", "fast_llm_config.yaml", "megatron_data_args.txt", "version.json"]
+)
+def test_a_description_that_is_gone_or_cut_is_seen_and_mended(folder: Path, name: str, is_cut: bool) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder)
+    refresh(recipe)
+    path = (folder / "out/latest").resolve() / name
+    content = path.read_bytes()
+    path.unlink()
+    if is_cut:
+        path.write_bytes(content[:-5])
+    assert reasons(plan_of(recipe)) == {"dataset_manifest": {"not published"}}
+    assert name in "".join(verify(folder / "out"))
+    refresh(recipe)
+    assert path.read_bytes() == content
+    assert plan_of(recipe).is_fresh and list(verify(folder / "out")) == []
+
+
+def test_a_moved_dataset_is_sound_and_names_its_new_place_after_a_refresh(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    refresh(make_recipe(folder))
+    (folder / "out").rename(folder / "moved")
+    assert list(verify(folder / "moved")) == []
+    refresh(make_recipe(folder, output_path="moved"))
+    assert str(folder / "moved") in (folder / "moved/megatron_data_args.txt").read_text()
+
+
+def test_a_name_that_leads_elsewhere_is_not_visible(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder)
+    refresh(recipe)
+    (folder / "out/shard_0_0.bin").unlink()
+    (folder / "out/shard_0_0.bin").symlink_to("/etc/passwd")
+    assert reasons(plan_of(recipe)) == {"dataset_manifest": {"not published"}}
+    with pytest.raises(StorageError, match=r"shard_0_0\.bin: not a link of prep-assets"):
+        refresh(recipe)
+
+
+def test_clean_up_takes_no_version_that_is_being_pinned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = []
+    for count in (5, 6, 7):
+        write_jsonl(folder / "source/x.jsonl", WORDS[:count])
+        ids.append(refresh(make_recipe(folder)).id)
+    build = open_build(make_recipe(folder, keep_versions=2))
+    find = versions._find
+
+    def find_before_clean_up(layout: Layout, identifier: str) -> Version:
+        found = find(layout, identifier)
+        clean_up(build)  # another process's refresh ends here
+        return found
+
+    monkeypatch.setattr(versions, "_find", find_before_clean_up)
+    pin(build.layout, ids[0])
+    assert len(all_documents(folder / "out")) == 5
+
+
+def test_a_pin_replaces_no_foreign_file(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    first = refresh(make_recipe(folder, tokens_per_shard=2))
+    recipe = make_recipe(folder)
+    second = refresh(recipe)
+    (folder / "out/shard_0_1.bin").write_text("mine")
+    with pytest.raises(StorageError, match=r"shard_0_1\.bin: not a link of prep-assets"):
+        pin(layout_of(recipe), first.id)
+    assert (folder / "out/shard_0_1.bin").read_text() == "mine"
+    assert read_pin(layout_of(recipe).pin) is None and latest_id(layout_of(recipe)) == second.id
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda layout: pin(layout, "a"),
+        unpin,
+        lambda layout: clean(layout, tokens=True),
+        lambda layout: list(list_versions(layout)),
+    ],
+)
+def test_no_command_works_in_the_folder_of_another_output(folder: Path, command: Callable[[Layout], object]) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    refresh(make_recipe(folder))
+    with pytest.raises(StorageError, match="belongs to the dataset at"):
+        command(Layout(folder / "other", folder / "out/.prep_assets"))
+    assert files_of(folder, "documents.arrow")
+
+
+def test_listing_versions_makes_no_folder(folder: Path) -> None:
+    assert list(list_versions(layout_of(make_recipe(folder)))) == []
+    assert not (folder / "out").exists()
+
+
+def write_keyed(folder: Path, rows: dict[str, str]) -> None:
+    (folder / "source").mkdir(exist_ok=True)
+    lines = (json.dumps({"url": key, "text": text}) + "\n" for key, text in rows.items())
+    (folder / "source/x.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.parametrize("shard_by", ["document", "file"])
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_purge_by_key_removes_every_version_that_may_hold_it(folder: Path, shard_by: str, is_removed: bool) -> None:
+    rows = {"good": TEXTS[7], "bad": SECRET}
+    options: dict[str, Any] = {"shards": 2, "dataset__shard_by": shard_by}
+    write_keyed(folder, rows)
+    first = refresh(make_recipe(folder, **options))
+    if is_removed:
+        write_keyed(folder, {"good": TEXTS[7]})
+    (folder / "exclude").write_text("bad\n")
+    recipe = make_recipe(folder, dataset__exclude="exclude", dataset__exclude_column="url", **options)
+    with pytest.raises(NotReadyError, match="run prep-assets prepare"):
+        purged(recipe)
+    refresh(recipe)
+    done = purged(recipe)
+    tokens = b"".join((21 + WORDS.index(word)).to_bytes(2, "little") for word in SECRET.split())
+    assert occurrences(folder / "out", SECRET.encode()) == occurrences(folder / "out", tokens) == []
+    assert (done.versions, done.untold) == ((first.id,), (first.id,))
+    assert purged(recipe).versions == () and plan_of(recipe).is_fresh
+
+
+def test_a_purge_by_key_keeps_a_version_that_is_known_not_to_hold_it(folder: Path) -> None:
+    options: dict[str, Any] = {"dataset__exclude": "exclude", "dataset__exclude_column": "url"}
+    (folder / "exclude").write_text("other\n")
+    ids = []
+    for rows in ({"a": TEXTS[1]}, {"a": TEXTS[1], "bad": SECRET}, {"a": TEXTS[2], "bad": SECRET, "b": TEXTS[3]}):
+        write_keyed(folder, rows)
+        ids.append(refresh(make_recipe(folder, keep_versions=5, **options)).id)
+    (folder / "exclude").write_text("bad\n")
+    recipe = make_recipe(folder, keep_versions=5, **options)
+    refresh(recipe)
+    done = purged(recipe)
+    assert (done.versions, done.untold, done.documents, done.needles) == (tuple(ids[1:]), (), 1, 2)
+    assert list(verify(folder / "out/versions" / ids[0])) == []
+
+
+def test_a_purge_takes_nothing_that_latest_leads_to(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", [*WORDS, SECRET])
+    first = refresh(make_recipe(folder))
+    (folder / "exclude").write_text(blake2b(SECRET.encode(), digest_size=16).hexdigest())
+    recipe = make_recipe(folder, dataset__exclude="exclude")
+    refresh(recipe)
+    pin(layout_of(recipe), first.id)
+    with pytest.raises(NotReadyError, match=f"latest: leads to version {first.id}"):
+        purged(recipe)
+    assert len(all_documents(folder / "out")) == 9
+    unpin(layout_of(recipe))
+    refresh(recipe)
+    assert purged(recipe).versions == (first.id,)
+
+
+def test_a_purge_tells_how_many_texts_it_looked_for(folder: Path) -> None:
+    (folder / "source").mkdir()
+    write_jsonl(folder / "source/x.jsonl", ["tuba", *TEXTS, SECRET])
+    refresh(make_recipe(folder))
+    listed = [blake2b(text.encode(), digest_size=16).hexdigest() for text in ["tuba", *TEXTS]]
+    (folder / "exclude").write_text("\n".join(listed))
+    recipe = make_recipe(folder, dataset__exclude="exclude")
+    refresh(recipe)
+    done = purged(recipe)
+    assert (done.documents, done.needles) == (513, 100)  # token runs of three tokens are too short to look for
+
+
+def test_a_purge_needs_a_publication_and_the_newest_index(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder)
+    with pytest.raises(NotReadyError, match="run prep-assets prepare"):
+        purged(recipe)
+    refresh(recipe)
+    build = open_build(recipe)
+    write_jsonl(folder / "source/x.jsonl", WORDS[:3])
+    refresh(recipe)
+    with pytest.raises(NotReadyError, match="must not overtake"):
+        purge(build)
+    assert plan_of(recipe).is_fresh
+
+
+def test_clean_up_of_an_older_run_leaves_what_a_newer_one_made(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder)
+    refresh(recipe)
+    older = open_build(recipe)
+    write_jsonl(folder / "source/x.jsonl", WORDS[:3])
+    newer = open_build(recipe)
+    list(make_raw_partitions(newer, range(1)))
+    clean_up(older)
+    assert newer.made(0)["raw_dataset"].has_files
+
+
+def test_what_others_put_into_our_folders_stays(folder: Path) -> None:
+    recipe = make_recipe(folder, keep_versions=2)
+    write_jsonl(folder / "source/x.jsonl", WORDS[:4])
+    first = refresh(recipe)
+    theirs = [
+        folder / "out/.thesis.retired",
+        folder / "out/.prep_assets/raw_dataset/00000/notes",
+        folder / "out/.prep_assets/raw_dataset/00000/notes.json",
+        folder / "out/.prep_assets/index/files/notes.arrow",
+        folder / f"out/versions/{first.id}/cache",
+    ]
+    for path in theirs:
+        path.mkdir()
+    for count in (5, 6, 7):
+        write_jsonl(folder / "source/x.jsonl", WORDS[:count])
+        refresh(recipe)
+    assert all(path.is_dir() for path in theirs)
+    assert [path.name for path in (folder / f"out/versions/{first.id}").iterdir()] == ["cache"]
+    assert first.id not in [it.publication.id for it in list_versions(layout_of(recipe))]
+    write_jsonl(folder / "source/x.jsonl", WORDS[:4])  # the same version again, around the cache
+    assert refresh(recipe).id == first.id
+    assert list(verify(folder / "out")) == [] and theirs[-1].is_dir()
+
+
+def test_a_damaged_publication_record_says_what_removing_it_means(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    recipe = make_recipe(folder)
+    refresh(recipe)
+    record = layout_of(recipe).publications
+    record.write_text("{")
+    with pytest.raises(DamagedFileError, match=r"remove it and run prep-assets prepare.*older versions stay"):
+        plan_of(recipe)
+    record.unlink()
+    refresh(recipe)
+    assert plan_of(recipe).is_fresh and list(verify(folder / "out")) == []

@@ -34,7 +34,11 @@ def read_publications(path: Path) -> Publications:
     except FileNotFoundError:
         return Publications()
     except ValidationError as error:
-        raise DamagedFileError(f"{path}: not a publication record ({error.error_count()} faults); remove it") from error
+        raise DamagedFileError(
+            f"{path}: not a publication record ({error.error_count()} faults); remove it and run prep-assets prepare,"
+            " which begins a new one; older versions stay on the disk, but are listed and cleaned up no more:"
+            " remove by hand those that nobody reads"
+        ) from error
 
 
 def read_pin(path: Path) -> str | None:

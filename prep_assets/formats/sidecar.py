@@ -1,10 +1,12 @@
 """Sidecar of a pair, `<prefix>.docs.parquet`: what each of its documents is, in the pair's order.
 
 Columns: position int64 (index in the pair), digest fixed_size_binary(16), tokens int32 (length), characters int64, then
-each kept column as large_string. Row groups of ROW_GROUP documents.
+each kept column as large_string, under its own name, or as `column.<name>` where that is one of ours or begins with
+`column.`. Row groups of ROW_GROUP documents.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -14,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prep_assets.digest import DIGEST, SIZE, ContentDigest, Digests, digests_of_rows, from_arrow, to_arrow
+from prep_assets.digest import DIGEST, NO_DIGESTS, SIZE, ContentDigest, Digests, digests_of_rows, from_arrow, to_arrow
 from prep_assets.errors import DamagedFileError
 from prep_assets.payload import create
 
@@ -27,12 +29,13 @@ class Sidecar(NamedTuple):
     digests: Digests
     tokens: npt.NDArray[np.int32]
     characters: npt.NDArray[np.int64]
-    kept: list[pa.Array]
+    kept: Sequence[pa.Array]
 
 
 def sidecar_schema(keep_columns: Sequence[str]) -> pa.Schema:
     columns = {"position": pa.int64(), "digest": DIGEST, "tokens": pa.int32(), "characters": pa.int64()}
-    kept = [pa.field(f"column.{name}" if name in columns else name, pa.large_string()) for name in keep_columns]
+    names = [f"column.{name}" if name in columns or name.startswith("column.") else name for name in keep_columns]
+    kept = [pa.field(name, pa.large_string()) for name in names]
     return pa.schema([*(pa.field(name, kind, nullable=False) for name, kind in columns.items()), *kept])
 
 
@@ -90,36 +93,44 @@ class SidecarWriter:
 
 def read_digests_at(path: Path, positions: Sequence[int]) -> Digests:
     """The digests of a few documents. Raises DamagedFileError; only the row groups that hold them are read."""
-    try:
-        with pq.ParquetFile(path) as file:
-            groups = [file.read_row_group(at // ROW_GROUP, columns=["digest"]) for at in positions]
-    except FileNotFoundError as error:
-        raise DamagedFileError(f"{path}: missing") from error
-    except (pa.ArrowException, OSError) as error:
-        raise DamagedFileError(f"{path}: damaged: {' '.join(str(error).split())[:200]}") from error
+    with _opened(path) as file:
+        groups = [file.read_row_group(at // ROW_GROUP, columns=["digest"]) for at in positions]
     rows = [group.column("digest")[at % ROW_GROUP].as_py() for group, at in zip(groups, positions, strict=True)]
     return np.frombuffer(b"".join(rows), np.uint8).reshape(-1, SIZE)
 
 
 def read_sidecar(path: Path, keep_columns: Sequence[str], digest: str | None = None) -> Sidecar:
-    """A whole sidecar; digest: what its columns must give.
+    """A whole sidecar but for its kept columns, which are only checked; digest: what its columns must give.
 
     Raises DamagedFileError for a file that is missing, of other columns, damaged, or of another digest.
     """
+    content = ContentDigest(4 if keep_columns else 3)
+    parts = [Sidecar(NO_DIGESTS, np.empty(0, np.int32), np.empty(0, np.int64), ())]
+    with _opened(path) as file:
+        if not file.schema_arrow.equals(sidecar_schema(keep_columns)):
+            expected = sidecar_schema(keep_columns).names
+            raise DamagedFileError(f"{path}: columns {file.schema_arrow.names}; expected {expected}")
+        for batch in file.iter_batches(ROW_GROUP):
+            digests, tokens, characters = from_arrow(batch.column(1)), batch.column(2), batch.column(3)
+            part = Sidecar(digests, tokens.to_numpy(), characters.to_numpy(), batch.columns[4:])
+            _update(content, part)
+            parts.append(part._replace(kept=()))
+    if digest is not None and content.hexdigest() != digest:
+        raise DamagedFileError(f"{path}: its columns have the digest {content.hexdigest()}; expected {digest}")
+    return Sidecar(
+        np.concatenate([part.digests for part in parts]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.characters for part in parts]),
+        (),
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
-        table = pq.read_table(path).combine_chunks()
+        with pq.ParquetFile(path) as file:
+            yield file
     except FileNotFoundError as error:
         raise DamagedFileError(f"{path}: missing") from error
     except (pa.ArrowException, OSError) as error:
         raise DamagedFileError(f"{path}: damaged: {' '.join(str(error).split())[:200]}") from error
-    if not table.schema.equals(sidecar_schema(keep_columns)):
-        raise DamagedFileError(f"{path}: columns {table.schema.names}; expected {sidecar_schema(keep_columns).names}")
-    batch = (table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)])[0]
-    sidecar = Sidecar(
-        from_arrow(batch.column(1)), batch.column(2).to_numpy(), batch.column(3).to_numpy(), batch.columns[4:]
-    )
-    content = ContentDigest(4 if keep_columns else 3)
-    _update(content, sidecar)
-    if digest is not None and content.hexdigest() != digest:
-        raise DamagedFileError(f"{path}: its columns have the digest {content.hexdigest()}; expected {digest}")
-    return sidecar

@@ -17,7 +17,7 @@ from pydantic import BaseModel, NonNegativeInt, ValidationError
 from prep_assets.arrow_stream import new_stream, read_stream
 from prep_assets.digest import DIGEST, ContentDigest, Digests, from_arrow, to_arrow
 from prep_assets.errors import DamagedFileError, NotReadyError
-from prep_assets.payload import make_folder, write_file
+from prep_assets.payload import make_folder, retire, write_file
 from prep_assets.receipt import fingerprint
 
 
@@ -46,7 +46,7 @@ class SourceIndex(BaseModel, frozen=True, extra="forbid"):
     """What the source held at one scan."""
 
     shard_by: Literal["document", "file"]
-    field: str
+    reading: str  # fingerprint of the options that decide what documents a file gives
     keep_columns: tuple[str, ...]
     exclude_column: str | None = None
     excluded: str | None = None  # digest of the list of excluded documents
@@ -126,20 +126,42 @@ def digest_file(folder: Path, content: str) -> Path:
 
 
 def read_digests(folder: Path, index: SourceIndex, entry: FileEntry) -> Iterator[FileDocuments]:
-    """The documents of one source file, batch by batch, in the file's order."""
+    """The documents of one source file, batch by batch, in the file's order.
+
+    Raises DamagedFileError, and puts the file away, where its digests are not those of its name: the next scan then
+    reads the source file again.
+    """
     with_kept, with_key = bool(index.keep_columns), index.exclude_column is not None
-    for batch in read_stream(digest_file(folder, entry.content), _schema(with_kept, with_key)):
-        digests = [from_arrow(column) for column in batch.columns[1:]]
-        kept, key = digests[1] if with_kept else None, digests[-1] if with_key else None
-        yield FileDocuments(batch.column(0).to_numpy(), digests[0], kept, key)
+    path, schema = digest_file(folder, entry.content), _schema(with_kept, with_key)
+    content = ContentDigest(len(schema))
+    try:
+        for batch in read_stream(path, schema):
+            rows, digests = batch.column(0).to_numpy(), [from_arrow(column) for column in batch.columns[1:]]
+            content.update(rows.astype("<i8"), *digests)
+            kept, key = digests[1] if with_kept else None, digests[-1] if with_key else None
+            yield FileDocuments(rows, digests[0], kept, key)
+        if content.hexdigest() != entry.content:
+            raise DamagedFileError(f"{path}: its digests are not those of its name")
+    except DamagedFileError as error:
+        retire(path)
+        raise DamagedFileError(f"{error}; the same command reads {entry.name} again") from error
 
 
-def write_index(folder: Path, index: SourceIndex) -> None:
-    """Keeps the index and makes it the current one."""
-    path = make_folder(folder) / f"{index.id}.json"
-    if not path.exists():
-        write_file(path, index.model_dump_json(indent=1).encode())
-    if current_id(folder) != index.id:
+def place_of(folder: Path, index: SourceIndex, digest: Digests) -> str:
+    """Where the source has a document, for messages: file and row, or its digest where the index holds no rows."""
+    for entry in index.files if index.shard_by == "document" else ():
+        for documents in read_digests(folder, index, entry):
+            for row in documents.rows[(documents.digests == digest).all(axis=1)][:1]:
+                return f"{entry.name}, row {row} (from 0)"
+    return f"document {digest.tobytes().hex()}"
+
+
+def write_index(folder: Path, index: SourceIndex, *, make_current: bool = True) -> None:
+    """Keeps the index, and makes it the current one."""
+    path, data = make_folder(folder) / f"{index.id}.json", index.model_dump_json(indent=1).encode()
+    if not path.exists() or path.read_bytes() != data:
+        write_file(path, data)
+    if make_current and current_id(folder) != index.id:
         write_file(folder / "current", index.id.encode())
 
 

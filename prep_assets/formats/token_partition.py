@@ -75,7 +75,7 @@ class TokenPartitionWriter:
     def write(self, batch: TokenizedDocuments) -> None:
         offsets = np.zeros(len(batch.lengths) + 1, np.int64)
         np.cumsum(batch.lengths, out=offsets[1:])
-        kind = self._schema.field("tokens").type
+        kind = self._schema.field(1).type
         tokens = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(batch.ids), type=kind)
         columns = [to_arrow(batch.digests), tokens, pa.array(batch.characters), *batch.kept]
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))

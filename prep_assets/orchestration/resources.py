@@ -66,16 +66,17 @@ class Dataset:
 
     def scanned(self, context: dg.AssetExecutionContext) -> Build:
         """The build of a run that may look at the source: it is scanned, and the run pinned to what was found."""
+        self._refuse_other_shards(context.run)
         pinned = context.run.tags.get(INDEX_TAG)
         # A run that is executed again brings the tags of the first: what was pinned then may be gone.
         if pinned is None or context.run.parent_run_id is not None:
-            self._refuse_other_shards(context.run.tags.get(NUM_SHARDS_TAG))
             pinned = self.scan(context).id
             context.instance.add_run_tags(context.run_id, {INDEX_TAG: pinned})
         return self.build(pinned)
 
     def pinned(self, context: Context) -> Build:
         """The build of a run whose source is scanned already: by its own first step, or by an earlier run."""
+        self._refuse_other_shards(context.run)
         run = context.instance.get_run_by_id(context.run.run_id)
         return self.build(run.tags.get(INDEX_TAG) if run else None)
 
@@ -84,10 +85,16 @@ class Dataset:
         if (identifier := index or current_id(self.layout.index)) is None:
             raise NotReadyError(f"{self.layout.index}: the source was never scanned; materialize raw_dataset first")
         found = read_index(self.layout.index, identifier)
-        self._refuse_other_shards(str(len(found.shards)))
+        if len(found.shards) != self.recipe.num_shards:
+            raise NotReadyError(
+                f"the source was scanned for {len(found.shards)} shards and the recipe says {self.recipe.num_shards};"
+                " materialize raw_dataset first, or run prep-assets prepare"
+            )
         return Build(self.recipe, self.layout, found, self.progress)
 
-    def _refuse_other_shards(self, planned: str | None) -> None:
+    def _refuse_other_shards(self, run: dg.DagsterRun) -> None:
+        """Raises NotReadyError for a run that was planned for another number of shards than the recipe has."""
+        planned = run.tags.get(NUM_SHARDS_TAG)
         if planned not in (None, str(self.recipe.num_shards)):
             raise _other(_shards(self.recipe.num_shards), _shards(planned))
 
@@ -98,6 +105,6 @@ def _shards(count: int | str | None, name: str | None = None) -> str:
 
 def _other(now: str, before: str) -> NotReadyError:
     return NotReadyError(
-        f"the recipe says {now} now, and said {before} when this was planned: reload the code location in Dagster"
-        " (Deployment, Code locations, Reload), and start it again"
+        f"the recipe says {now} now, and said {before} when Dagster loaded it: reload the code location (in the UI:"
+        " Deployment, Code locations, Reload) and start the run again"
     )

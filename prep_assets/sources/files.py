@@ -153,8 +153,13 @@ def _source_file(name: str, path: Path, known: str, identity: str | None) -> Sou
         stat = path.stat()
     except FileNotFoundError as error:
         raise SourceError(f"{path}: missing, or a link to nothing; restore it or take it away") from error
-    identity = identity or f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
-    return SourceFile(name, path, known, compression, identity, stat.st_size)
+    return SourceFile(name, path, known, compression, identity or identity_of(path), stat.st_size)
+
+
+def identity_of(path: Path) -> str:
+    """What stands for a local file's bytes: size, times and inode."""
+    stat = path.stat()
+    return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
 
 
 def split_name(name: str) -> tuple[str, str | None]:

@@ -1,10 +1,8 @@
 """All shards -> a published version: verified, complete, and visible by one rename."""
 
-from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from prep_assets.build import Build, Made, damage_retires
+from prep_assets.build import Build, Made, damage_retires, left_out
 from prep_assets.errors import NotReadyError, SourceError
 from prep_assets.formats.manifest import version_of
 from prep_assets.formats.publications import Publication, Publications, read_pin, read_publications, write_publications
@@ -51,7 +49,7 @@ def publish(build: Build) -> Publication:
             payloads=tuple((name(raw), name(tokens), name(pairs)) for raw, tokens, pairs in states),
             documents=version.documents,
             tokens=version.tokens,
-            left_out=_left_out(build, states),
+            left_out=left_out(build),
             published=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         publication = _record(layout, record, publication)
@@ -79,16 +77,6 @@ def _made(build: Build) -> list[tuple[Made, Made, Made]]:
             " tokenized_partitions and memmap_shards for these partitions, or run prep-assets prepare"
         )
     return states
-
-
-def _left_out(build: Build, states: Sequence[tuple[Made, Made, Made]]) -> dict[str, int]:
-    total = Counter({"excluded": build.index.excluded_documents})
-    for file in build.index.files:
-        total.update({"null": file.null_rows, "bad": len(file.bad_rows)})
-    for raw, tokens, _ in states:
-        for made in (raw, tokens):
-            total.update(made.receipt.left_out if made.receipt else {})
-    return dict(+total)  # without the zeros
 
 
 def _record(layout: Layout, record: Publications, publication: Publication) -> Publication:

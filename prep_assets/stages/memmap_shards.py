@@ -8,12 +8,12 @@ from time import monotonic
 import numpy as np
 import pyarrow as pa
 
-from prep_assets.build import Build, damage_retires
+from prep_assets.build import Build, guarded
 from prep_assets.formats.indexed_dataset import IndexedDatasetWriter
 from prep_assets.formats.sidecar import Sidecar, SidecarWriter
 from prep_assets.formats.token_partition import TokenizedDocuments, read_token_partition
 from prep_assets.layout import piece_files, piece_prefix
-from prep_assets.payload import new_payload, retire
+from prep_assets.payload import new_payload
 from prep_assets.receipt import Piece, Receipt, Stage, fingerprint, write_receipt
 
 STAGE: Stage = "memmap_shards"
@@ -24,15 +24,12 @@ def make_memmap_shard(build: Build, shard: int) -> Receipt:
     made = build.made(shard)[STAGE]
     if made.is_fresh and made.receipt is not None:
         return made.receipt
-    if made.has_files and made.payload is not None:  # and yet not fresh: its files are not what its receipt says
-        retire(made.payload)
     tokens, upstream = build.upstream("tokenized_partitions", shard)
     begin, keep_columns = monotonic(), build.recipe.dataset.keep_columns
-    payload = made.payload
-    assert payload is not None and made.made_from is not None
-    with damage_retires(tokens), new_payload(payload) as folder:
+    assert made.made_from is not None
+    with new_payload(made.make_room()) as folder:
         partition = read_token_partition(tokens, build.tokenizer.dtype, keep_columns, upstream.content)
-        pieces = _write_pieces(build, shard, folder, partition)
+        pieces = _write_pieces(build, shard, folder, guarded(tokens, partition))
         receipt = Receipt(
             stage=STAGE,
             shard=shard,

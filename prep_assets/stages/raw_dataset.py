@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from prep_assets.build import Build, damage_retires
 from prep_assets.digest import digests_of, digests_of_rows, shard_of_name, shards_of, to_arrow
-from prep_assets.errors import DamagedFileError, SourceError
+from prep_assets.errors import DamagedFileError, NotReadyError, SourceError
 from prep_assets.formats.raw_partition import FormerPartition, RawPartitionsWriter, row_keys
 from prep_assets.formats.source_index import FileDocuments, FileEntry, read_digests
 from prep_assets.payload import install, lock, scratch
@@ -27,7 +27,7 @@ from prep_assets.scan import (
     list_source,
     split_by_shard,
 )
-from prep_assets.sources.files import SourceFile
+from prep_assets.sources.files import SourceFile, identity_of
 
 STAGE: Stage = "raw_dataset"
 BUFFER_SIZE = 64 << 20  # bytes of text that wait in memory for their shard's file
@@ -40,10 +40,12 @@ def make_raw_partitions(build: Build, shards: Sequence[int]) -> Iterator[tuple[i
     A pass for one shard serves every stale one: the runs of the others find theirs made.
     Raises SourceError where a source file no longer holds the documents that the index says.
     """
-    with lock(build.layout.lock("raw")):
+    by_document = build.index.shard_by == "document"
+    # Shards of files share no pass: machines need not take turns.
+    with lock(build.layout.lock("raw" if by_document else f"raw-{shards[0]}-{shards[-1]}")):
         if not all(build.made(shard)[STAGE].is_fresh for shard in shards):
             build.refuse_overtaken()  # what it goes by may be gone already
-            serves_all = len(shards) == 1 and build.index.shard_by == "document"
+            serves_all = len(shards) == 1 and by_document
             wanted = range(build.num_shards) if serves_all else shards
             _Pass(build).make([shard for shard in wanted if not build.made(shard)[STAGE].is_fresh])
     for shard in shards:
@@ -71,6 +73,10 @@ class _Pass:
     def __init__(self, build: Build) -> None:
         self._build = build
         self._exclusion = exclusion_of(build.recipe)
+        if self._exclusion.identity != build.index.excluded:
+            raise NotReadyError(
+                f"{build.recipe.dataset.exclude}: changed since the source was scanned; run the same command again"
+            )
         source = list_source(build.recipe, build.layout, build.index.revision)
         self._sources = {file.name: file for file in source.files}
         self._made: dict[int, _Shard] = {}
@@ -95,8 +101,9 @@ class _Pass:
                 begin = monotonic()
 
     def _begin(self, shard: int, folders: ExitStack) -> _Shard:
-        made_from, payload, *_ = self._build.made(shard)[STAGE]
-        assert payload is not None and made_from is not None
+        state = self._build.made(shard)[STAGE]
+        made_from, payload = state.made_from, state.make_room()
+        assert made_from is not None
         made = _Shard(payload, made_from, folders.enter_context(scratch(payload)), None, None)
         for former, receipt in self._build.former(STAGE, shard):
             if receipt.made_from["keep_columns"] == made_from["keep_columns"]:
@@ -209,6 +216,8 @@ class _Pass:
             if len(part.rows):
                 self._write(shard, part, np.full(len(part.rows), -1, np.int64), batch.filter(pa.array(stays)))
         left_out["bad"] += len(bad_rows)
+        if not source.identity.startswith("blob:") and identity_of(source.path) != source.identity:
+            raise _changed(source)
 
 
 def _same(found: FileDocuments, expected: FileDocuments) -> bool:

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prep_assets.build import Build, damage_retires
+from prep_assets.build import Build, guarded
 from prep_assets.errors import SourceError
 from prep_assets.formats.raw_partition import Documents, read_raw_partition
+from prep_assets.formats.source_index import place_of
 from prep_assets.formats.token_partition import TokenizedDocuments, TokenPartitionWriter
 from prep_assets.payload import new_payload
 from prep_assets.receipt import Receipt, Stage, write_receipt
@@ -33,13 +34,13 @@ def make_token_partition(build: Build, shard: int) -> Receipt:
     if made.is_fresh and made.receipt is not None:
         return made.receipt
     raw, upstream = build.upstream("raw_dataset", shard)
-    assert made.payload is not None and made.made_from is not None
+    assert made.made_from is not None
     begin, tokenizer, keep_columns = monotonic(), build.tokenizer, build.recipe.dataset.keep_columns
     known, counts = KnownTokens(build, shard), Counter[str]()
     end_ids = [tokenizer.eos_id] if tokenizer.eos_id is not None else list(tokenizer.special_tokens)
-    with damage_retires(raw), new_payload(made.payload) as folder:
+    with new_payload(made.make_room()) as folder:
         with TokenPartitionWriter(folder, tokenizer.dtype, keep_columns) as partition:
-            for documents in batches(read_raw_partition(raw, keep_columns, upstream.content)):
+            for documents in batches(guarded(raw, read_raw_partition(raw, keep_columns, upstream.content))):
                 special = tokenizer.holds_special_text(documents.texts)
                 if special.any() and tokenizer.special_text == "error":
                     raise _special_text(build, documents, int(np.argmax(special)))
@@ -107,9 +108,9 @@ def batches(partition: Iterator[Documents]) -> Iterator[Documents]:
 
 
 def _special_text(build: Build, documents: Documents, at: int) -> SourceError:
-    text = documents.texts[at].as_py()
+    text, digest = documents.texts[at].as_py(), documents.digests[at]
     token = next(token for token in build.tokenizer.special_tokens.values() if token in text)
     return SourceError(
-        f"document {documents.digests[at].tobytes().hex()}: its text holds {token!r}, a special token of the tokenizer"
-        f" ({text[:60]!r} ...); tokenizer.special_tokens_in_text: parse or text accepts it"
+        f"{place_of(build.layout.index, build.index, digest)}: its text holds {token!r}, a special token of the"
+        " tokenizer; tokenizer.special_tokens_in_text: parse or text accepts it"
     )
