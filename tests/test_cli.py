@@ -276,7 +276,7 @@ def test_a_second_prepare_does_nothing_writes_nothing_and_imports_no_dagster(ten
     before = state(ten_thousand.folder)
     recipe = ten_thousand.folder / "recipe.yaml"
     code, out, err = command("prepare", "--config", recipe, cwd=ten_thousand.folder, script=NAMES_ITS_MODULES)
-    assert (code, out) == (0, f"nothing to do: {ten_thousand.output} is up to date\n")
+    assert (code, out) == (0, f"nothing to do: {ten_thousand.output} is up to date; left out: nothing\n")
     assert state(ten_thousand.folder) == before
     modules = err.removeprefix("modules: ").split()
     assert "pyarrow" in modules and not {"dagster", "sqlalchemy", "datasets", "huggingface_hub"} & set(modules)
@@ -321,7 +321,7 @@ def test_the_environment_names_recipe_and_output(
     monkeypatch.setenv("PREP_ASSETS_OUTPUT", str(folder / "elsewhere"))
     first = main("prepare")
     assert (first.code, first.err) == (0, NO_END_TOKEN)
-    assert main("prepare") == Done(0, f"nothing to do: {folder}/elsewhere is up to date\n", "")
+    assert main("prepare") == Done(0, f"nothing to do: {folder}/elsewhere is up to date; left out: nothing\n", "")
     assert all_documents(folder / "elsewhere") == [[21 + at] for at in range(8)]
     assert not (folder / "out").exists()
 

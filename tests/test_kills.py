@@ -67,8 +67,9 @@ def kill_after(seconds: float, start: Callable[[], int]) -> bool:
 def forked(recipe: Recipe) -> Callable[[], int]:
     def start() -> int:
         if child := os.fork():
+            os.setpgid(child, child)  # here too: the kill may come before the child has run at all
             return child
-        os.setsid()
+        os.setpgid(0, 0)
         try:
             refresh(recipe)
         finally:
