@@ -149,7 +149,7 @@ class KnownTokens:
         return all(receipt.made_from[key] == value for key, value in wanted.items())
 
     def _others(self) -> list[int]:
-        """The shards from which documents may have come here: where their number changed, or files went or moved."""
+        """The shards from which documents may have come here: where their number changed, or a file did, or went."""
         if not self._publications:
             return []
         last = self._publications[-1]
@@ -160,7 +160,7 @@ class KnownTokens:
                 former = read_index(self._build.layout.index, last.index)
             except (NotReadyError, DamagedFileError):
                 return []
-            if {file.name for file in former.files} <= {file.name for file in self._build.index.files}:
+            if {file.content for file in former.files} <= {file.content for file in self._build.index.files}:
                 return []
         folders = (self._build.layout.work / _STAGE).glob("[0-9]*")
         return sorted({int(folder.name) for folder in folders if folder.name.isdecimal()} - {self._shard})
