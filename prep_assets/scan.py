@@ -165,8 +165,7 @@ def unread_files(recipe: Recipe, layout: Layout, source: Source) -> list[SourceF
 
 def exclusion_of(recipe: Recipe) -> Exclusion:
     """The documents that the recipe leaves out."""
-    dataset = recipe.dataset
-    return load_exclusion(recipe.base / dataset.exclude if dataset.exclude else None, dataset.exclude_column)
+    return load_exclusion(recipe.exclude_path, recipe.dataset.exclude_column)
 
 
 def reading_of(recipe: Recipe) -> str:
