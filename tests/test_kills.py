@@ -90,7 +90,7 @@ def test_killed_at_random_moments_a_refresh_is_finished_by_the_same_command(tmp_
     whole = time.monotonic() - begin
     kills = 0
     with reader(tmp_path / "out") as faults:
-        for edition in range(1, 27):
+        for edition in range(1, 29):
             write_source(tmp_path, edition)
             kills += kill_after(generator.uniform(0, whole), forked(recipe))
             if edition % 5 == 0:

@@ -21,7 +21,7 @@ from prep_assets.build import CODE_VERSIONS
 from prep_assets.errors import DamagedFileError, NotReadyError, SourceError
 from prep_assets.formats.publications import Publication
 from prep_assets.plan import make_plan
-from prep_assets.receipt import STAGES, Receipt
+from prep_assets.receipt import STAGES, Receipt, Stage
 from prep_assets.stages.raw_dataset import make_raw_partitions
 from tests.crash import every_crash
 from tests.pipeline import (
@@ -429,6 +429,18 @@ def test_another_version_of_the_code_copies_no_tokens_of_the_former(
     monkeypatch.setitem(CODE_VERSIONS, "tokenized_partitions", "next")
     refresh(make_recipe(folder))
     assert [receipt.tokenized for receipt in receipts(folder)["tokenized_partitions"]] == [8]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_code_change_that_gives_the_same_content_stops_where_it_stops_mattering(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stage: Stage
+) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    first = refresh(make_recipe(folder, shards=2))
+    before = payloads(folder)
+    monkeypatch.setitem(CODE_VERSIONS, stage, "next")
+    assert refresh(make_recipe(folder, shards=2)).id == first.id
+    assert new_payloads(folder, before) == {stage: 2}
 
 
 def flip(path: Path) -> None:
