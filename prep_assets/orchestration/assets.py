@@ -47,11 +47,16 @@ def build_assets(recipe: Recipe) -> Graph:
     prefix = [recipe.name] if recipe.name else []
     shards = dg.StaticPartitionsDefinition([partition_name(shard) for shard in range(recipe.num_shards)])
 
-    @dg.observable_source_asset(key_prefix=prefix, group_name=GROUP, partitions_def=shards)
+    @dg.observable_source_asset(
+        key_prefix=prefix,
+        group_name=GROUP,
+        partitions_def=shards,
+        description=f"The documents of each shard where they come from: {recipe.dataset.name_or_path}",
+    )
     def source_documents(
         context: dg.OpExecutionContext, dataset: dg.ResourceParam[Dataset]
     ) -> dg.DataVersionsByPartition:
-        """The documents of each shard where they come from: scanned, and reported where they changed."""
+        """Scans the source, and reports the shards whose documents changed."""
         with clear_failures(), dataset.running():
             index = dataset.scan(context)
         return dg.DataVersionsByPartition(unobserved(context.instance, dataset.key("source_documents"), index))
