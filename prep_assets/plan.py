@@ -4,6 +4,7 @@ A function of the recipe, the source index, the receipts and the publication rec
 a history of runs. The commands, the sensor, the schedule, the manifest and its check all ask it.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from prep_assets.scan import exclusion_of
 from prep_assets.sources.files import split_name
 
 MOST_COUNTED = 5_000_000  # documents of changed files: of more, a plan tells no numbers but "at most"
+MUCH_REWRITTEN, LITTLE_REWRITTEN = 1_000_000_000, 250_000_000  # bytes
 BYTES_PER_TOKEN = 4  # of text, as long as no receipt tells
 
 _REASONS = {
@@ -57,6 +59,7 @@ class Plan:
     files_to_read: int
     size_to_read: int
     size_to_write: int  # also the disk needed at the peak: nothing is removed before the new version is published
+    shard_size: int  # of an average shard's payloads, as far as they are made
     smallest_shard: int | None  # in documents
     largest_shard: int | None
     seconds: float | None
@@ -69,6 +72,18 @@ class Plan:
     def shards(self) -> list[int]:
         """The shards that have something stale."""
         return sorted({stale.shard for stale in self.stale if stale.shard is not None})
+
+    @property
+    def advice(self) -> str | None:
+        """Where a refresh of one document rewrites much: the number of shards that would rewrite little."""
+        rewritten = 2 * self.shard_size  # a document changes the shard that it was in and the one that it goes to
+        if rewritten <= MUCH_REWRITTEN:
+            return None
+        shards = 2 ** math.ceil(math.log2(self.num_shards * rewritten / LITTLE_REWRITTEN))
+        return (
+            f"each refresh rewrites {rewritten / 1e9:,.1f} GB or more; shards: {shards} would rewrite"
+            f" {self.num_shards * rewritten / shards / 1e9:,.1f} GB"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """What `plan --json` prints."""
@@ -103,6 +118,8 @@ def make_plan(build: Build) -> Plan:
         pinned=pinned,
         num_shards=build.num_shards,
         documents=sum(counts) if counts else None,
+        shard_size=sum(it.receipt.bytes for stages in made.values() for it in stages.values() if it.receipt)
+        // build.num_shards,
         smallest_shard=min(counts, default=None),
         largest_shard=max(counts, default=None),
         **cost,

@@ -33,6 +33,8 @@ def print_plan(plan: Plan) -> None:
             f"{plan.documents:,} documents in {plan.num_shards} shards:"
             f" {plan.smallest_shard:,} to {plan.largest_shard:,}, {mean:,.0f} on average"
         )
+    if plan.advice:
+        click.echo(f"warning: {plan.advice}")
     if plan.seconds is not None:
         click.echo(f"about {plan.seconds:,.0f} s beyond Dagster's start, as the last ones took")
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,15 @@ def test_the_plan_says_what_changed_and_what_it_costs(folder: Path) -> None:
     assert reasons(plan)["raw_dataset"] == {"source changed: 1 document"}
     assert (len(plan.shards), plan.documents_to_tokenize, plan.files_to_read) == (1, 1, 1)
     assert 0 < plan.size_to_write < 20_000 and plan.seconds is not None
+
+
+def test_the_plan_warns_where_each_refresh_would_rewrite_much(folder: Path) -> None:
+    write_jsonl(folder / "source/x.jsonl", WORDS)
+    plan = plan_of(make_recipe(folder, shards=2))
+    assert plan.advice is None
+    large = replace(plan, shard_size=6_000_000_000)
+    assert large.advice == "each refresh rewrites 12.0 GB or more; shards: 128 would rewrite 0.2 GB"
+    assert replace(plan, num_shards=128, shard_size=93_750_000).advice is None
 
 
 def test_the_plan_as_json_has_the_promised_form(folder: Path) -> None:
