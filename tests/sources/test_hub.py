@@ -20,12 +20,12 @@ CLIENT = """
 import json, os, sys, time
 from pathlib import Path
 from prep_assets.errors import PrepAssetsError
-from prep_assets.sources import hub
+from prep_assets.sources import hub, repository
 
 assert "datasets" not in sys.modules and "huggingface_hub" not in sys.modules
 slept, sleep = [], time.sleep
 time.sleep = lambda seconds: (slept.append(seconds), sleep(min(seconds, 0.05)))
-hub._timeout = lambda: 0.3
+repository._timeout = lambda: 0.3
 DEFAULTS = dict(config_name=None, revision=None, split="train", data_files=None)
 
 def call(request):
