@@ -80,7 +80,8 @@ descriptor, place = int(sys.argv.pop(1)), sys.argv.pop(1)
 def wait_there(operation, path):
     if place in f"{operation} {path}":
         os.write(descriptor, b"!")
-        time.sleep(60)
+        for _ in range(600):  # in short naps: a signal may reach another thread, and this one then sleeps its nap out
+            time.sleep(0.1)
 
 payload.before_operation = wait_there
 cli.main()
