@@ -107,11 +107,11 @@ class Build:
 
     def newest(self, stage: Stage, shard: int) -> Receipt | None:
         """The receipt of the payload that was made last, whatever from, and whether or not its files are there."""
-        return next((receipt for _, receipt in self._receipts(stage, shard, "receipt.json", "*.json")), None)
+        return next((receipt for _, receipt in self._receipts(stage, shard, NAME, "*.json")), None)
 
     def former(self, stage: Stage, shard: int) -> list[tuple[Path, Receipt]]:
         """The payloads of a stage and shard whose files are there, the newest first."""
-        return list(self._receipts(stage, shard, "receipt.json"))
+        return list(self._receipts(stage, shard, NAME))
 
     def _receipts(self, stage: Stage, shard: int, *names: str) -> Iterator[tuple[Path, Receipt]]:
         folder = self.layout.payload(stage, shard, "_").parent

@@ -23,10 +23,10 @@ from prep_assets.publication import is_visible
 from prep_assets.receipt import STAGES, Stage
 from prep_assets.scan import exclusion_of
 from prep_assets.sources.files import split_name
+from prep_assets.workspace import BYTES_PER_TOKEN
 
 MOST_COUNTED = 5_000_000  # documents of changed files: of more, a plan tells no numbers but "at most"
 MUCH_REWRITTEN, LITTLE_REWRITTEN = 1_000_000_000, 250_000_000  # bytes
-BYTES_PER_TOKEN = 4  # of text, as long as no receipt tells
 
 _REASONS = {
     "code": "code changed",

@@ -4,7 +4,6 @@ Hard links keep bytes alive, so every version and every payload that holds such 
 version of which that cannot be told goes too.
 """
 
-import json
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -161,8 +160,7 @@ def _texts(build: Build, gone: Digests) -> Iterator[bytes]:
         try:
             receipt = read_receipt(payload) if (payload / NAME).exists() else None
             if receipt and receipt.stage == STAGES[0]:
-                columns = json.loads(receipt.made_from["keep_columns"])
-                for batch in read_raw_partition(payload, columns, receipt.content):
+                for batch in read_raw_partition(payload, receipt.keep_columns, receipt.content):
                     for at in np.flatnonzero(contains(gone, batch.digests)):
                         yield batch.texts[int(at)].as_py().encode()
         except DamagedFileError:  # it goes, whatever it holds

@@ -56,6 +56,12 @@ class Receipt(BaseModel, frozen=True, extra="forbid"):
     pieces: tuple[Piece, ...] = ()
 
     @property
+    def keep_columns(self) -> list[str]:
+        """The columns that the payload carries beside the text or the tokens."""
+        columns: list[str] = json.loads(self.made_from["keep_columns"])
+        return columns
+
+    @property
     def inputs(self) -> str:
         """Name of the payload."""
         return fingerprint(**self.made_from)

@@ -1,6 +1,5 @@
 """Reuse: the tokens of documents that were tokenized before, wherever they were placed."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,9 +70,9 @@ class _Partition(_Source):
         self._build, self._payload, self._receipt = build, payload, receipt
 
     def open(self) -> list[Segment]:
-        keep_columns = [*_columns(self._receipt)]
+        dtype, receipt = self._build.tokenizer.dtype, self._receipt
         with damage_retires(self._payload):
-            return segments(self._payload, self._build.tokenizer.dtype, keep_columns, self._receipt.content)
+            return segments(self._payload, dtype, receipt.keep_columns, receipt.content)
 
 
 class _Pair(_Source):
@@ -89,11 +88,6 @@ class _Pair(_Source):
         check_piece(self._folder, self._piece, self._keep_columns)
         dataset = IndexedDataset(self._folder / self._piece.prefix)
         return [Segment(self._digests, dataset.entries.offsets, dataset.tokens)]
-
-
-def _columns(receipt: Receipt) -> list[str]:
-    columns: list[str] = json.loads(receipt.made_from["keep_columns"])
-    return columns
 
 
 class KnownTokens:
@@ -177,7 +171,7 @@ class KnownTokens:
                 if not made or not receipt or not self._fits(made) or layout.payload(_STAGE, shard, tokens).is_dir():
                     continue
                 for piece in receipt.pieces:
-                    yield _Pair(layout.version(publication.id), piece, _columns(receipt))
+                    yield _Pair(layout.version(publication.id), piece, receipt.keep_columns)
             except DamagedFileError as error:  # `verify` names it; here it only costs tokenizing again
                 self._build.progress.note(str(error))
 

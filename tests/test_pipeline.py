@@ -41,12 +41,6 @@ from tests.pipeline import (
 from tests.reader import read_pair
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    save_word_tokenizer(tmp_path / "tokenizer.json")
-    return tmp_path
-
-
 def shard_by_hand(text: str, shards: int) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=16).digest()[:8], "big") % shards
 

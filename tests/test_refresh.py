@@ -39,12 +39,6 @@ from tests.pipeline import (
 )
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    save_word_tokenizer(tmp_path / "tokenizer.json")
-    return tmp_path
-
-
 def receipts(folder: Path, **options: Any) -> dict[str, list[Receipt]]:
     """The receipts of each stage's current payloads."""
     build = open_build(make_recipe(folder, **options))

@@ -35,17 +35,10 @@ from tests.pipeline import (
     plan_of,
     published,
     refresh,
-    save_word_tokenizer,
     write_jsonl,
 )
 
 TEXTS = [f"{a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    save_word_tokenizer(tmp_path / "tokenizer.json")
-    return tmp_path
 
 
 def reasons(plan: Plan) -> dict[str, set[str]]:

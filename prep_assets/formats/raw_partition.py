@@ -97,7 +97,7 @@ class FormerPartition:
     """A partition that was made before, to copy documents from; nothing but the map is in memory."""
 
     def __init__(self, folder: Path, keep_columns: Sequence[str]) -> None:
-        self._schema = raw_schema(keep_columns)
+        self.folder, self._schema = folder, raw_schema(keep_columns)
         self._batches = list(read_stream(folder / FILE, self._schema))
         self._begins = np.cumsum([0, *map(len, self._batches)])
         self._lookup = Lookup.read(folder, int(self._begins[-1]))

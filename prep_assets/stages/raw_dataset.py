@@ -62,7 +62,6 @@ class _Shard:
     made_from: dict[str, str]
     folder: Path
     former: FormerPartition | None
-    former_payload: Path | None
     left_out: Counter[str] = field(default_factory=Counter)
     reused: int = 0
 
@@ -104,12 +103,11 @@ class _Pass:
         state = self._build.made(shard)[STAGE]
         made_from, payload = state.made_from, state.make_room()
         assert made_from is not None
-        made = _Shard(payload, made_from, folders.enter_context(scratch(payload)), None, None)
+        made = _Shard(payload, made_from, folders.enter_context(scratch(payload)), None)
         for former, receipt in self._build.former(STAGE, shard):
-            if receipt.made_from["keep_columns"] == made_from["keep_columns"]:
-                made.former_payload = former
+            if receipt.keep_columns == self._build.recipe.dataset.keep_columns:
                 with damage_retires(former):
-                    made.former = FormerPartition(former, self._build.recipe.dataset.keep_columns)
+                    made.former = FormerPartition(former, receipt.keep_columns)
                 break
         return made
 
@@ -187,10 +185,10 @@ class _Pass:
             columns = [to_arrow(part.digests[~is_known]), *read.columns[1 : len(self._writer.schema)]]
             table = pa.Table.from_arrays(columns, schema=self._writer.schema)
         if is_known.any():
-            assert made.former is not None and made.former_payload is not None
+            assert made.former is not None
             copied = made.former.take(known[is_known])
-            with damage_retires(made.former_payload):
-                _check_copied(copied, part.select(is_known), made.former_payload)
+            with damage_retires(made.former.folder):
+                _check_copied(copied, part.select(is_known), made.former.folder)
             table = pa.concat_tables([table, copied])
             order = np.argsort(np.argsort(is_known, kind="stable"), kind="stable")
             table = table.take(pa.array(order))
