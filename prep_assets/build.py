@@ -7,19 +7,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from prep_assets.cpus import available_cpus
-from prep_assets.errors import DamagedFileError, NotReadyError, RecipeError
+from prep_assets.engines import Engine
+from prep_assets.errors import DamagedFileError, EngineError, NotReadyError, RecipeError
+from prep_assets.formats.differences import Difference, read_differences, write_difference
 from prep_assets.formats.source_index import SourceIndex, current_id
 from prep_assets.layout import Layout, partition_name, piece_files
-from prep_assets.payload import retire
+from prep_assets.payload import lock, retire
 from prep_assets.receipt import NAME, STAGES, Piece, Receipt, Stage, fingerprint, read_receipt
 from prep_assets.recipe import Recipe
 from prep_assets.scan import reading_of
-from prep_assets.tokenizer import Tokenizer, locate_tokenizer
+from prep_assets.tokenizer import Tokenizer
+from prep_assets.tokenizer_facts import TokenizerFacts, facts_of, load_tokenizer
 
 # Raised when a stage gives other content for the same inputs, not at each release.
 CODE_VERSIONS: dict[Stage, str] = {"raw_dataset": "1", "tokenized_partitions": "1", "memmap_shards": "1"}
@@ -45,6 +50,7 @@ class Build:
     index: SourceIndex
     progress: Progress = field(default_factory=Progress)
     opened: dict[Path, Any] = field(default_factory=dict)  # former partitions that were read and found right
+    _choosing: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         """Raises NotReadyError where the recipe reads the source in another way than the index was made."""
@@ -53,13 +59,37 @@ class Build:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The recipe's tokenizer, loaded once."""
+        """The recipe's tokenizer; loaded only where texts are encoded, or it is not known yet."""
         return load_tokenizer(self.recipe, self.layout)
+
+    @cached_property
+    def facts(self) -> TokenizerFacts:
+        """What is known of the tokenizer without loading it."""
+        return facts_of(self.recipe, self.layout)
+
+    @cached_property
+    def disproved(self) -> frozenset[str]:
+        """Engines, with their versions, that gave other ids than the reference for this tokenizer."""
+        found = read_differences(self.layout.differences).found
+        return frozenset(it.engine for it in found if it.tokenizer == self.facts.identity)
+
+    @property
+    def engine(self) -> Engine:
+        """What encodes: chosen, and proven on hostile strings, when first needed."""
+        with self._choosing:  # shards are made on several threads, and a load takes a second
+            if "_engine" not in vars(self):
+                vars(self)["_engine"] = self.tokenizer.choose_engine(self.recipe.tokenizer.engine, self.disproved)
+            engine: Engine = vars(self)["_engine"]
+            return engine
+
+    def threads(self, workers: int) -> int:
+        """How many a stage keeps busy that the recipe allows so many."""
+        return min(workers, available_cpus())
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """Of the tokens in `.bin`."""
-        return pair_dtype(self.recipe, self.tokenizer)
+        return pair_dtype(self.recipe, self.facts)
 
     @property
     def num_shards(self) -> int:
@@ -83,6 +113,7 @@ class Build:
             has_files = payload is not None and payload.is_dir()
             is_fresh = receipt is not None and (has_files or not is_needed)
             is_damaged = has_files and (receipt is None or not has_sizes(payload or Path(), receipt.pieces))
+            is_damaged = is_damaged or (receipt is not None and not self.disproved.isdisjoint(receipt.engines))
             is_fresh = is_fresh and not is_damaged
             if is_fresh and stage == "tokenized_partitions" and receipt and receipt.with_special_text:
                 is_fresh = self.recipe.tokenizer.special_tokens_in_text != "error"
@@ -98,7 +129,7 @@ class Build:
         if upstream is None:
             return None
         if stage == "tokenized_partitions":
-            return common | {"documents": upstream.content, "tokenizer": self.tokenizer.identity}
+            return common | {"documents": upstream.content, "tokenizer": self.facts.identity}
         return common | {
             "tokens": upstream.content,
             "tokens_per_shard": str(self.recipe.tokens_per_shard),
@@ -162,7 +193,7 @@ class Made(NamedTuple):
     def make_room(self) -> Path:
         """The name for a payload that is to be made; damaged files that lie there are put away."""
         assert self.payload is not None
-        if self.is_damaged:
+        if self.is_damaged and self.has_files:
             retire(self.payload)
         return self.payload
 
@@ -192,6 +223,19 @@ def has_sizes(folder: Path, pieces: Sequence[Piece]) -> bool:
     return True
 
 
+def disprove(build: Build, document: npt.NDArray[np.uint8]) -> EngineError:
+    """Records that the engine gave other ids than the reference for a document of this digest; the error to raise."""
+    name, digest = build.engine.name, document.tobytes().hex()
+    with lock(build.layout.lock("engines")):
+        write_difference(
+            build.layout.differences, Difference(engine=name, tokenizer=build.facts.identity, document=digest)
+        )
+    return EngineError(
+        f"{name} gave other ids than {build.tokenizer.reference.name} for document {digest}: it is not used for this"
+        " tokenizer any more, and the same command makes what it made again"
+    )
+
+
 @contextmanager
 def damage_retires(payload: Path) -> Iterator[None]:
     """Renames a payload away when reading it shows damage: a later run must not trust it again."""
@@ -208,29 +252,15 @@ def guarded(payload: Path, items: Iterator[Item]) -> Iterator[Item]:
         yield from items
 
 
-def load_tokenizer(recipe: Recipe, layout: Layout) -> Tokenizer:
-    """The tokenizer with the recipe's options. Raises TokenizerError."""
-    options = recipe.tokenizer
-    return Tokenizer(
-        locate_tokenizer(options.path, recipe.base, layout.downloads),
-        add_bos=options.add_bos,
-        add_eos=options.add_eos,
-        bos_token=options.bos_token,
-        eos_token=options.eos_token,
-        special_text=options.special_tokens_in_text,
-        threads=min(recipe.tokenize_workers, available_cpus()),
-    )
-
-
-def pair_dtype(recipe: Recipe, tokenizer: Tokenizer) -> np.dtype[Any]:
+def pair_dtype(recipe: Recipe, facts: TokenizerFacts) -> np.dtype[Any]:
     """Of the tokens in `.bin`. Raises RecipeError for a forced type that is too narrow."""
     forced = recipe.dataset.data_type
     if forced == "auto":
-        return tokenizer.dtype
+        return facts.dtype
     dtype = np.dtype(forced).newbyteorder("<")
-    if np.iinfo(dtype).max < tokenizer.largest_id:
+    if np.iinfo(dtype).max < facts.largest_id:
         raise RecipeError(
             f"dataset.data_type: found {forced}, which ends at {np.iinfo(dtype).max};"
-            f" the largest id of {tokenizer.path} is {tokenizer.largest_id}: expected auto or a wider type"
+            f" the largest id of {recipe.tokenizer.path} is {facts.largest_id}: expected auto or a wider type"
         )
     return dtype

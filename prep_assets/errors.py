@@ -17,6 +17,10 @@ class TokenizerError(PrepAssetsError):
     exit_code = 2
 
 
+class EngineError(PrepAssetsError):
+    """A fast engine gave other ids than the reference: it is recorded, and what it made is made again without it."""
+
+
 class TokenRangeError(PrepAssetsError):
     """A token id or a length that the chosen dtype cannot hold."""
 

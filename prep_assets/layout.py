@@ -61,6 +61,14 @@ class Layout:
     def publications(self) -> Path:
         return self.work / "publications.json"
 
+    @property
+    def tokenizer(self) -> Path:
+        return self.work / "tokenizer.json"
+
+    @property
+    def differences(self) -> Path:
+        return self.work / "engines.json"
+
     def version(self, identifier: str) -> Path:
         return self.output / "versions" / identifier
 

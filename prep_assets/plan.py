@@ -246,7 +246,7 @@ def _cost(build: Build, changes: _Changes, stale: Sequence[Stale]) -> dict[str, 
         share = 1.0
         if stage == "tokenized_partitions":
             new = documents
-            if former and former.made_from["tokenizer"] == build.tokenizer.identity and changes.new is not None:
+            if former and former.made_from["tokenizer"] == build.facts.identity and changes.new is not None:
                 new = min(documents, changes.new[it.shard])
             to_tokenize += new
             share = new / former.tokenized if former and former.tokenized else 1.0
@@ -271,7 +271,7 @@ def _guess(build: Build, stage: Stage, documents: int) -> float:
     total = sum(file.documents or 0 for file in build.index.files)
     own = text * documents / total if total else text / build.num_shards
     tokens = own / BYTES_PER_TOKEN
-    item = build.dtype.itemsize if stage == "memmap_shards" else build.tokenizer.dtype.itemsize
+    item = build.dtype.itemsize if stage == "memmap_shards" else build.facts.dtype.itemsize
     return own + 48 * documents if stage == "raw_dataset" else tokens * item + 60 * documents
 
 

@@ -6,9 +6,9 @@ from contextlib import contextmanager, nullcontext
 
 import click
 
-from prep_assets.build import Build, Progress, left_out, load_tokenizer, pair_dtype
+from prep_assets.build import Build, Progress, left_out, pair_dtype
 from prep_assets.cleanup import clean_up
-from prep_assets.errors import BusyError, StorageError
+from prep_assets.errors import BusyError, EngineError, StorageError
 from prep_assets.formats.indexed_dataset import IndexedDataset
 from prep_assets.formats.manifest import read_version
 from prep_assets.formats.publications import Publication, read_publications
@@ -19,6 +19,7 @@ from prep_assets.progress import ProgressBars, progress_bars
 from prep_assets.publication import refuse_foreign_files
 from prep_assets.recipe import Recipe
 from prep_assets.scan import list_source, scan
+from prep_assets.tokenizer_facts import facts_of
 from prep_assets.workspace import running, settle_shards
 
 
@@ -31,7 +32,7 @@ def opened(recipe: Recipe, *, rescan: bool = False, sole: bool = False) -> Itera
     this is a look, which changes nothing for a run at work.
     """
     layout = Layout(recipe.output, recipe.work)
-    pair_dtype(recipe, load_tokenizer(recipe, layout))
+    pair_dtype(recipe, facts_of(recipe, layout))
     refuse_foreign_files(layout, [])
     with running(layout), _sole(layout) if sole else nullcontext(), progress_bars() as bars:
         recipe = settle_shards(recipe, layout)
@@ -52,10 +53,12 @@ def prepare(recipe: Recipe, *, rescan: bool = False) -> None:
         if not plan.is_fresh:
             _refuse_too_little_disk(build, plan)
             bars.expect(build, plan)
-            from prep_assets.definitions import build_definitions  # Dagster takes seconds: only where it works
-            from prep_assets.orchestration.prepare import materialize
-
-            materialize(build_definitions(build.recipe, build.progress), build, plan)
+            try:
+                _materialize(build, plan)
+            except EngineError as error:  # it is recorded: what that engine made is stale now
+                click.echo(f"note: {error}", err=True)
+                build = Build(build.recipe, build.layout, build.index, build.progress)
+                _materialize(build, make_plan(build))
     clean_up(build)
     if plan.pinned:
         click.echo(f"version {plan.pinned} is pinned: nothing is published until prep-assets unpin")
@@ -63,6 +66,13 @@ def prepare(recipe: Recipe, *, rescan: bool = False) -> None:
         click.echo(f"nothing to do: {build.layout.output} is up to date; left out: {_in_words(left_out(build))}")
     else:
         _summarize(build, read_publications(build.layout.publications).versions[-1])
+
+
+def _materialize(build: Build, plan: Plan) -> None:
+    from prep_assets.definitions import build_definitions  # Dagster takes seconds: only where it works
+    from prep_assets.orchestration.prepare import materialize
+
+    materialize(build_definitions(build.recipe, build.progress), build, plan)
 
 
 @contextmanager

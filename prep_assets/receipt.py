@@ -51,7 +51,7 @@ class Receipt(BaseModel, frozen=True, extra="forbid"):
     tokenized: NonNegativeInt = 0  # documents with tokens that the engine encoded
     with_special_text: NonNegativeInt = 0  # documents that hold the text of a special token
     with_end: NonNegativeInt = 0  # documents whose last id is the end token
-    engine: str | None = None
+    engines: tuple[str, ...] = ()  # and versions of those that gave the tokens, these or the ones they are copied from
     seconds: NonNegativeFloat
     pieces: tuple[Piece, ...] = ()
 

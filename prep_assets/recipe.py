@@ -100,7 +100,9 @@ class TokenizerOptions(_Part):
     special_tokens_in_text: Literal["parse", "text", "error"] = Field(
         "parse", description="the text of a special token inside a document: its id, plain text, or an error"
     )
-    engine: Literal["auto", "tokenizers"] = Field("auto", description="what encodes; speed alone")
+    engine: Literal["auto", "tokenizers", "gigatoken", "tuetoken"] = Field(
+        "auto", description="what encodes; speed alone"
+    )
 
 
 class Recipe(_Part):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +16,18 @@ from prep_assets.formats.source_index import read_index
 from prep_assets.formats.token_partition import Segment, segments
 from prep_assets.layout import piece_files
 from prep_assets.lookup import Lookup
+from prep_assets.ragged import Part, gather
 from prep_assets.receipt import STAGES, Piece, Receipt, read_receipt
 from prep_assets.verify import check_piece
 
 _STAGE = STAGES[1]
 
 
-class Part(NamedTuple):
-    """Tokens of some documents of a batch. places: (n,) their rows; lengths: (n,); ids: (lengths.sum(),)."""
-
-    places: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    ids: npt.NDArray[Any]
-
-
 class _Source:
     """Tokens that lie somewhere on the disk, found by digest. segments: opened, and checked, when first needed."""
 
-    def __init__(self, lookup: Lookup) -> None:
-        self._lookup = lookup
+    def __init__(self, lookup: Lookup, engines: Sequence[str]) -> None:
+        self._lookup, self.engines = lookup, engines
         self._segments: list[Segment] | None = None
         self._begins: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -66,11 +58,11 @@ class _Partition(_Source):
     """A token partition that was made before."""
 
     def __init__(self, build: Build, payload: Path, receipt: Receipt) -> None:
-        super().__init__(Lookup.read(payload, receipt.documents))
+        super().__init__(Lookup.read(payload, receipt.documents), receipt.engines)
         self._build, self._payload, self._receipt = build, payload, receipt
 
     def open(self) -> list[Segment]:
-        dtype, receipt = self._build.tokenizer.dtype, self._receipt
+        dtype, receipt = self._build.facts.dtype, self._receipt
         with damage_retires(self._payload):
             return segments(self._payload, dtype, receipt.keep_columns, receipt.content)
 
@@ -78,11 +70,11 @@ class _Partition(_Source):
 class _Pair(_Source):
     """A published pair and its sidecar."""
 
-    def __init__(self, folder: Path, piece: Piece, keep_columns: Sequence[str]) -> None:
+    def __init__(self, folder: Path, piece: Piece, keep_columns: Sequence[str], engines: Sequence[str]) -> None:
         self._folder, self._piece, self._keep_columns = folder, piece, keep_columns
         docs_name = piece_files(piece.prefix)[2]
         self._digests = read_sidecar(folder / docs_name, keep_columns, piece.docs_digest).digests
-        super().__init__(Lookup.of(self._digests))
+        super().__init__(Lookup.of(self._digests), engines)
 
     def open(self) -> list[Segment]:
         check_piece(self._folder, self._piece, self._keep_columns)
@@ -98,6 +90,7 @@ class KnownTokens:
         self._build, self._shard = build, shard
         self._candidates = self._sources()
         self._opened: list[_Source] = []
+        self.engines: set[str] = set()  # that gave the tokens found so far
         self._publications = read_publications(build.layout.publications).versions
 
     def find(self, digests: Digests) -> tuple[list[Part], npt.NDArray[np.int64]]:
@@ -116,6 +109,7 @@ class KnownTokens:
                 self._build.progress.note(str(error))
                 del self._opened[at]
                 continue
+            self.engines.update(self._opened[at].engines if found else ())
             for part in found:
                 parts.append(part)
                 missing = np.setdiff1d(missing, part.places, assume_unique=True)
@@ -138,9 +132,10 @@ class KnownTokens:
             yield from self._published(publication, shards)
 
     def _fits(self, receipt: Receipt) -> bool:
-        """Whether these are the tokens that this code and this tokenizer give."""
-        wanted = {"code": CODE_VERSIONS[_STAGE], "tokenizer": self._build.tokenizer.identity}
-        return all(receipt.made_from[key] == value for key, value in wanted.items())
+        """Whether these are the tokens that this code and this tokenizer give, by engines that nothing disproved."""
+        wanted = {"code": CODE_VERSIONS[_STAGE], "tokenizer": self._build.facts.identity}
+        is_same = all(receipt.made_from[key] == value for key, value in wanted.items())
+        return is_same and self._build.disproved.isdisjoint(receipt.engines)
 
     def _others(self) -> list[int]:
         """The shards from which documents may have come here: where their number changed, or a file did, or went."""
@@ -171,40 +166,6 @@ class KnownTokens:
                 if not made or not receipt or not self._fits(made) or layout.payload(_STAGE, shard, tokens).is_dir():
                     continue
                 for piece in receipt.pieces:
-                    yield _Pair(layout.version(publication.id), piece, receipt.keep_columns)
+                    yield _Pair(layout.version(publication.id), piece, receipt.keep_columns, made.engines)
             except DamagedFileError as error:  # `verify` names it; here it only costs tokenizing again
                 self._build.progress.note(str(error))
-
-
-def gather(ids: npt.NDArray[Any], begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """The ids of documents that begin at these places, one after another."""
-    if not len(begins):
-        return ids[:0]
-    if np.array_equal(begins[1:], begins[:-1] + lengths[:-1]):  # neighbours: a view, as where little changed
-        return ids[begins[0] : begins[-1] + lengths[-1]]
-    ends = np.cumsum(lengths)
-    gathered: npt.NDArray[Any] = ids[np.arange(ends[-1]) + np.repeat(begins - (ends - lengths), lengths)]
-    return gathered
-
-
-def merge(parts: Sequence[Part], count: int, dtype: np.dtype[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Lengths and ids of a batch of documents whose tokens lie in parts; count: of the documents."""
-    lengths = np.zeros(count, np.int64)
-    for part in parts:
-        lengths[part.places] = part.lengths
-    ids = np.empty(int(lengths.sum()), dtype)
-    owner = np.zeros(count, np.int64)
-    for at, part in enumerate(parts):
-        owner[part.places] = at
-    owner_of_token = np.repeat(owner, lengths) if len(parts) > 1 else None
-    for at, part in enumerate(parts):
-        order = np.argsort(part.places, kind="stable")
-        values = part.ids
-        if not np.array_equal(order, np.arange(len(order))):
-            begins = np.cumsum(part.lengths) - part.lengths
-            values = gather(part.ids, begins[order], part.lengths[order])
-        if owner_of_token is None:
-            ids[:] = values
-        else:
-            ids[owner_of_token == at] = values
-    return lengths, ids

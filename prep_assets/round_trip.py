@@ -57,9 +57,9 @@ def check_round_trip(build: Build, shard: int) -> RoundTrip:
     compared = lossless = 0
     for digest, ids in zip(digests, documents, strict=True):
         name = f"document {digest.tobytes().hex()} of shard {partition_name(shard)}"
-        if not 0 <= int(ids.min()) <= int(ids.max()) <= build.tokenizer.largest_id:
+        if not 0 <= int(ids.min()) <= int(ids.max()) <= build.facts.largest_id:
             return RoundTrip(
-                fault=f"{name}: ids from {ids.min()} to {ids.max()}; expected 0 to {build.tokenizer.largest_id}"
+                fault=f"{name}: ids from {ids.min()} to {ids.max()}; expected 0 to {build.facts.largest_id}"
             )
         text = texts.get(digest.tobytes())
         if text is None or len(text) > LONGEST:

@@ -35,11 +35,10 @@ from prep_assets.layout import Layout
 from prep_assets.payload import install_file, make_folder, scratch
 from prep_assets.receipt import fingerprint
 from prep_assets.recipe import Recipe
-from prep_assets.sources.files import Source, SourceFile, is_local, list_files
+from prep_assets.sources.files import Source, SourceFile, is_local, is_settled, list_files
 from prep_assets.sources.read import BadRow, read_documents
 
 READER_VERSION = "1"  # raised when a reader gives other documents for the same bytes
-SETTLING = 2_000_000_000  # ns: a file younger than this when it was read may change again under the same time stamp
 
 
 def list_source(recipe: Recipe, layout: Layout, revision: str | None = None) -> Source:
@@ -200,7 +199,7 @@ def _read_changed_files(
     def know(file: SourceFile) -> Known:
         began = time_ns()
         entry = _read_file(recipe, layout, file, read)
-        return Known(identity=file.identity, is_settled=_is_settled(file.identity, began), entry=entry)
+        return Known(identity=file.identity, is_settled=is_settled(file.identity, began), entry=entry)
 
     try:
         with ThreadPoolExecutor(min(recipe.loading_workers, available_cpus())) as pool:
@@ -210,14 +209,6 @@ def _read_changed_files(
         if changed or found.keys() != known.keys():
             write_identities(layout.index, Identities(reading=reading, files=found))
     return [found[file.name].entry for file in source.files]
-
-
-def _is_settled(identity: str, began: int) -> bool:
-    """Whether a later change of the file must show in its identity: a hub blob's always does."""
-    if identity.startswith("blob:"):
-        return True
-    _, modified, changed, _ = map(int, identity.split(":"))
-    return max(modified, changed) + SETTLING < began
 
 
 def _read_file(recipe: Recipe, layout: Layout, file: SourceFile, read: Callable[[int], None]) -> FileEntry:
@@ -338,7 +329,7 @@ class Cursor:
     def take(self, count: int) -> FileDocuments | None:
         """The next documents; fewer where the file ends, None at its end."""
         while sum(len(part.rows) for part in self._rest) < count and (part := next(self._batches, None)) is not None:
-            self._rest.append(part)
+            self._rest += [part] if len(part.rows) else []
         if not self._rest:
             return None
         joined = FileDocuments.concatenated(self._rest)

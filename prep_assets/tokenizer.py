@@ -1,8 +1,7 @@
 """`tokenizer.json`: its identity, its largest id, what stands at a document's ends, and the engine."""
 
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,9 @@ import tokenizers
 
 from prep_assets.engines import Encoded, Engine
 from prep_assets.engines.battery import BATTERY
+from prep_assets.engines.choice import Loaded, choose_engine
 from prep_assets.engines.reference import ReferenceEngine
+from prep_assets.engines.routed import literals
 from prep_assets.errors import TokenizerError
 from prep_assets.formats.indexed_dataset import token_dtype
 from prep_assets.receipt import fingerprint
@@ -55,11 +56,11 @@ class Tokenizer:
 
         Raises TokenizerError, naming the file and the token, where the options ask for what it does not have.
         """
-        self.path, self.special_text = path, special_text
+        self.path, self.special_text, self._threads = path, special_text, threads
         try:
-            text = path.read_text(encoding="utf-8")
-            self._meaning = json.loads(text)
-            self._reference = tokenizers.Tokenizer.from_str(text)
+            self._text = path.read_text(encoding="utf-8")
+            self._meaning = json.loads(self._text)
+            self._reference = tokenizers.Tokenizer.from_str(self._text)
         except FileNotFoundError as error:
             raise TokenizerError(
                 f"{path}: missing; tokenizer.path names a tokenizer.json or a folder with one"
@@ -80,7 +81,7 @@ class Tokenizer:
         # A post-processor may give ids that no token of the vocabulary has.
         self.largest_id = max([*vocabulary, *self.ends.prefix, *self.ends.suffix], default=0)
         self.dtype = token_dtype(self.largest_id)
-        self.engine: Engine = ReferenceEngine(self._reference, threads)
+        self.reference: Engine = ReferenceEngine(self._reference, threads)
 
     @cached_property
     def identity(self) -> str:
@@ -115,24 +116,35 @@ class Tokenizer:
         """The text of ids, special tokens left out."""
         return self._reference.decode(list(ids), skip_special_tokens=True)
 
+    def choose_engine(self, wanted: str, disproved: Collection[str] = ()) -> Engine:
+        """The engine to encode with; see engines.choice.choose_engine."""
+        text = self._text
+        if self._meaning.get("truncation") or self._meaning.get("padding"):
+            text = json.dumps({**self._meaning, "truncation": None, "padding": None})
+        added = self._reference.get_added_tokens_decoder().values()
+        literal = [token.content for token in added if not (token.special and self.special_text == "text")]
+        return choose_engine(
+            wanted, Loaded(self.path, text, self._meaning, literal, self._threads), self.reference, disproved
+        )
+
     def encode(self, texts: pa.LargeStringArray) -> Encoded:
         """Tokens of each text for itself, of self.dtype: `tokenizers.Tokenizer.encode`'s, with BOS and EOS as asked.
 
         A text without ids of its own gets none at all.
         """
-        return self._with_ends(self.engine.encode(texts))
+        return self.with_ends(self.reference.encode(texts))
 
     def holds_special_text(self, texts: pa.LargeStringArray) -> npt.NDArray[np.bool_]:
         """Whether each text holds that of a special token; (num_texts,)."""
         if not self.special_tokens:
             return np.zeros(len(texts), bool)
-        literals = (re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", token) for token in self.special_tokens.values())
-        holds: npt.NDArray[np.bool_] = pc.match_substring_regex(texts, "|".join(literals)).to_numpy(
+        holds: npt.NDArray[np.bool_] = pc.match_substring_regex(texts, literals(self.special_tokens.values())).to_numpy(
             zero_copy_only=False
         )
         return holds
 
-    def _with_ends(self, encoded: Encoded) -> Encoded:
+    def with_ends(self, encoded: Encoded) -> Encoded:
+        """What an engine gave, with BOS and EOS as asked, of self.dtype."""
         lengths, ids = encoded
         ends = np.cumsum(lengths)
         begins = ends - lengths

@@ -16,9 +16,9 @@ from prep_assets.plan import Plan, make_plan
 from prep_assets.recipe import Recipe, parse_recipe
 from prep_assets.scan import list_source, scan
 from prep_assets.stages.dataset_manifest import publish
-from prep_assets.stages.memmap_shards import make_memmap_shard
+from prep_assets.stages.memmap_shards import make_memmap_shards
 from prep_assets.stages.raw_dataset import make_raw_partitions
-from prep_assets.stages.tokenized_partitions import make_token_partition
+from prep_assets.stages.tokenized_partitions import make_token_partitions
 from prep_assets.workspace import claim, running
 from tests.reader import read_pair
 
@@ -70,9 +70,8 @@ def refresh(recipe: Recipe) -> Publication:
         build = open_build(recipe)
         shards = range(build.num_shards)
         list(make_raw_partitions(build, shards))
-        for shard in shards:
-            make_token_partition(build, shard)
-            make_memmap_shard(build, shard)
+        list(make_token_partitions(build, shards))
+        list(make_memmap_shards(build, shards))
         publication = publish(build)
     clean_up(build)
     return publication

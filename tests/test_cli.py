@@ -73,7 +73,7 @@ main()
 """
 STOPS_AT = """
 import os, sys, time
-from prep_assets import cli, payload
+from prep_assets import cli, parallel, payload
 
 descriptor, place = int(sys.argv.pop(1)), sys.argv.pop(1)
 
@@ -82,6 +82,7 @@ def wait_there(operation, path):
         os.write(descriptor, b"!")
         for _ in range(600):  # in short naps: a signal may reach another thread, and this one then sleeps its nap out
             time.sleep(0.1)
+            parallel.go_on()
 
 payload.before_operation = wait_there
 cli.main()

@@ -51,6 +51,6 @@ def peak(folder: Path, documents: int) -> int:
     reason="this system does not tell anonymous memory",
 )
 def test_sixteen_times_the_documents_take_little_more_memory(tmp_path: Path) -> None:
-    few, many = peak(tmp_path / "few", 10_000), peak(tmp_path / "many", 160_000)
-    of_documents = 160_000 * 64 // 1024  # KiB: what lookups and lengths may take
+    few, many = peak(tmp_path / "few", 20_000), peak(tmp_path / "many", 320_000)
+    of_documents = 320_000 * 64 // 1024  # KiB: what lookups and lengths may take
     assert many <= 1.25 * few + 32 * 1024 + of_documents

@@ -19,9 +19,9 @@ from prep_assets.formats.publications import read_publications
 from prep_assets.plan import make_plan
 from prep_assets.recipe import EXAMPLE
 from prep_assets.stages.dataset_manifest import publish
-from prep_assets.stages.memmap_shards import make_memmap_shard
+from prep_assets.stages.memmap_shards import make_memmap_shards
 from prep_assets.stages.raw_dataset import make_raw_partitions
-from prep_assets.stages.tokenized_partitions import make_token_partition
+from prep_assets.stages.tokenized_partitions import make_token_partitions
 from prep_assets.verify import verify
 from prep_assets.workspace import running
 from tests.crash import every_crash
@@ -243,8 +243,8 @@ def test_a_damaged_payload_is_refused_put_away_and_made_again(folder: Path, stag
         build = open_build(recipe)
         steps = {
             "raw_dataset": lambda: list(make_raw_partitions(build, [0])),
-            "tokenized_partitions": lambda: make_token_partition(build, 0),
-            "memmap_shards": lambda: make_memmap_shard(build, 0),
+            "tokenized_partitions": lambda: list(make_token_partitions(build, [0])),
+            "memmap_shards": lambda: list(make_memmap_shards(build, [0])),
             "manifest": lambda: publish(build),
         }
         names = list(steps)
@@ -273,8 +273,8 @@ def test_the_manifest_names_the_shards_that_are_missing(folder: Path) -> None:
         build = open_build(recipe)
         list(make_raw_partitions(build, [0, 2]))
         for shard in (0, 2):
-            make_token_partition(build, shard)
-            make_memmap_shard(build, shard)
+            list(make_token_partitions(build, [shard]))
+            list(make_memmap_shards(build, [shard]))
         with pytest.raises(NotReadyError, match=r"1 of 3 shards: 00001;.*prep-assets prepare"):
             publish(build)
     assert not (folder / "out/fast_llm_dataset.json").exists()

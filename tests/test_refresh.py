@@ -22,6 +22,7 @@ from prep_assets.errors import DamagedFileError, NotReadyError, SourceError
 from prep_assets.formats.publications import Publication
 from prep_assets.plan import make_plan
 from prep_assets.receipt import STAGES, Receipt, Stage
+from prep_assets.sources import files as files_module
 from prep_assets.stages.raw_dataset import make_raw_partitions
 from tests.crash import every_crash
 from tests.pipeline import (
@@ -216,7 +217,7 @@ def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def settle() -> None:
     """Until a file's time stamp can be trusted: a later change must show in it."""
-    time.sleep(scan_module.SETTLING / 1e9 + 0.2)
+    time.sleep(files_module.SETTLING / 1e9 + 0.2)
 
 
 def test_only_changed_files_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ RINGS = {
     "reuse": 4,
     "verify": 4,
     "workspace": 4,
+    "tokenizer_facts": 4,
     "tokenizer": 5,
     "formats": 5,
     "sources": 5,
@@ -37,7 +38,9 @@ RINGS = {
     "equivalents": 6,
     "errors": 6,
     "layout": 6,
+    "parallel": 6,
     "payload": 6,
+    "ragged": 6,
     "receipt": 6,
     "recipe": 6,
 }

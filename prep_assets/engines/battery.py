@@ -1,5 +1,8 @@
 """Hostile strings: what tokenizer libraries are known to get wrong. An engine and an upgrade must pass all of them."""
 
+from collections.abc import Collection, Iterator
+from itertools import islice
+
 BATTERY: tuple[str, ...] = (
     "",
     " ",
@@ -33,5 +36,18 @@ BATTERY: tuple[str, ...] = (
     "https://a.b/c?d=e&f=%20#g @user #tag ",
     "def f(x):\n\t\treturn  x  +1   # c\r\n\r\n    if  (a&&b){ c++; }\n",
     "QWxhZGRpbjpvcGVuIHNlc2FtZQ==" * 20,
+    "本'ſ'se \u0aa1\u0548 > </",
+    "\u32ff \ua7f2 \U00010799 \u0898\u0323",
     "ᚠᛇᚻ ᛒᛦᚦ 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 ⠍⠊ ƒ∮ ∀∃∈ ﬃ ½⁄₃",
 )
+
+
+def hostile_texts(added_tokens: Collection[str]) -> Iterator[str]:
+    """The battery, and what a tokenizer's own added tokens give: each alone, within words, and cut short."""
+    yield from BATTERY
+    for token in islice(added_tokens, _ALONE):
+        yield from (token, f" {token} ", f"a{token}b", token[:-1], token.upper())
+    yield "".join(f"a{token}b {token}  {token[:-1]}\n{token}" for token in added_tokens)
+
+
+_ALONE = 32  # of Gemma's 6,415, so many are tried one by one; all of them together are one text more

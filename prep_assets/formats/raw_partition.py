@@ -61,7 +61,7 @@ class RawPartitionsWriter:
         self._content[shard].update(digests, *([] if kept is None else [kept]))
         self._documents[shard] += len(batch)
         self._waiting[shard].append(batch)
-        self._waiting_size += batch.get_total_buffer_size()
+        self._waiting_size += batch.nbytes
         if self._waiting_size > self._limit:
             for waiting in self._waiting:
                 self._flush(waiting)
@@ -78,7 +78,7 @@ class RawPartitionsWriter:
         self._flush(shard)
         path = self._folder(shard) / FILE
         append(path, [memoryview(END)])
-        keys = [_keys(batch) for batch in read_stream(path, self.schema)]
+        keys = [_keys(batch) for batch in read_stream(path, self.schema, check_all=False)]
         Lookup.of(np.concatenate([np.empty((0, SIZE), np.uint8), *keys])).write(path.parent)
         return Partition(self._content[shard].hexdigest(), self._documents[shard], path.stat().st_size)
 

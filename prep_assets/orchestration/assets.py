@@ -1,6 +1,6 @@
 """The source and the four assets: partition keys -> stage -> receipt -> Dagster's events."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import dagster as dg
@@ -24,9 +24,9 @@ from prep_assets.plan import reasons
 from prep_assets.receipt import Receipt, Stage
 from prep_assets.recipe import Recipe
 from prep_assets.stages.dataset_manifest import publish
-from prep_assets.stages.memmap_shards import make_memmap_shard
+from prep_assets.stages.memmap_shards import make_memmap_shards
 from prep_assets.stages.raw_dataset import make_raw_partitions
-from prep_assets.stages.tokenized_partitions import make_token_partition
+from prep_assets.stages.tokenized_partitions import make_token_partitions
 
 GROUP = "prep_assets"
 SINGLE_RUN = dg.BackfillPolicy.single_run()
@@ -90,7 +90,7 @@ def build_assets(recipe: Recipe) -> Graph:
     )
     def tokenized_partitions(context: dg.AssetExecutionContext, dataset: dg.ResourceParam[Dataset]) -> Iterator[Any]:
         """The token ids of each shard, one row a document."""
-        yield from _each(context, dataset, "tokenized_partitions", make_token_partition)
+        yield from _each(context, dataset, "tokenized_partitions", make_token_partitions)
 
     @dg.asset(
         key_prefix=prefix,
@@ -103,7 +103,7 @@ def build_assets(recipe: Recipe) -> Graph:
     )
     def memmap_shards(context: dg.AssetExecutionContext, dataset: dg.ResourceParam[Dataset]) -> Iterator[Any]:
         """Megatron indexed dataset of each shard: tokens in `.bin`, where they lie in `.idx`."""
-        yield from _each(context, dataset, "memmap_shards", make_memmap_shard)
+        yield from _each(context, dataset, "memmap_shards", make_memmap_shards)
 
     @dg.asset(key_prefix=prefix, group_name=GROUP, kinds={"json"}, backfill_policy=SINGLE_RUN, deps=[memmap_shards])
     def dataset_manifest(
@@ -124,13 +124,16 @@ def build_assets(recipe: Recipe) -> Graph:
 
 
 def _each(
-    context: dg.AssetExecutionContext, dataset: Dataset, stage: Stage, make: Callable[[Build, int], Receipt]
+    context: dg.AssetExecutionContext,
+    dataset: Dataset,
+    stage: Stage,
+    make: Callable[[Build, Sequence[int]], Iterator[tuple[int, Receipt]]],
 ) -> Iterator[Event]:
     with clear_failures(), dataset.running():
         build = dataset.pinned(context)
         shards = [int(partition) for partition in requested_partitions(context)]
         why = reasons(build, stage, shards)
-        yield from report(context, _described(((shard, make(build, shard)) for shard in shards), why))
+        yield from report(context, _described(make(build, shards), why))
 
 
 def _described(

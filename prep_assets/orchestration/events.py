@@ -142,7 +142,7 @@ def receipt_metadata(receipt: Receipt, reason: str | None) -> dict[str, Any]:
     else:
         metadata |= {"seconds": round(receipt.seconds, 3), "documents copied": receipt.reused}
     if receipt.tokens:
-        metadata |= {"tokens": receipt.tokens, "with end token": receipt.with_end, "engine": receipt.engine}
+        metadata |= {"tokens": receipt.tokens, "with end token": receipt.with_end, "engine": ", ".join(receipt.engines)}
         if reason is not None and receipt.seconds:
             metadata["tokens/s"] = round(receipt.tokens / receipt.seconds)
     if reason is not None and receipt.stage == "tokenized_partitions":

@@ -116,7 +116,7 @@ def _request(instance: dg.DagsterInstance, dataset: Dataset) -> Answer:
         tags=run_tags(dataset, build, plan, shards),
         asset_selection=None if shards else [dataset.key("dataset_manifest")],
     )
-    return _unless_it_failed(instance, dataset, request, [index.id, build.tokenizer.identity])
+    return _unless_it_failed(instance, dataset, request, [index.id, build.facts.identity])
 
 
 def _unless_it_failed(instance: dg.DagsterInstance, dataset: Dataset, request: dg.RunRequest, of: object) -> Answer:

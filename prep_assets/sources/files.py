@@ -22,6 +22,7 @@ FORMATS = {
     ".txt": "text",
     ".text": "text",
 }
+SETTLING = 2_000_000_000  # ns: a file younger than this when it was read may change again under the same time stamp
 COMPRESSIONS = ("gz", "zst", "bz2", "xz")
 TABLES = frozenset({"parquet", "arrow"})  # compressed inside; one kind to a reader, so they may lie together
 ALLOWED = f"{' '.join(FORMATS)}, all but .parquet and .arrow also with .{' .'.join(COMPRESSIONS)}"
@@ -160,6 +161,14 @@ def identity_of(path: Path) -> str:
     """What stands for a local file's bytes: size, times and inode."""
     stat = path.stat()
     return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
+
+
+def is_settled(identity: str, began: int) -> bool:
+    """Whether a change of the file after this time (ns) must show in its identity: a hub blob's always does."""
+    if identity.startswith("blob:"):
+        return True
+    _, modified, changed, _ = map(int, identity.split(":"))
+    return max(modified, changed) + SETTLING < began
 
 
 def split_name(name: str) -> tuple[str, str | None]:

@@ -45,7 +45,7 @@ def publish(build: Build) -> Publication:
         publication = Publication(
             id=version.id,
             index=build.index.id,
-            tokenizer=build.tokenizer.identity,
+            tokenizer=build.facts.identity,
             payloads=tuple((name(raw), name(tokens), name(pairs)) for raw, tokens, pairs in states),
             documents=version.documents,
             tokens=version.tokens,

@@ -1,6 +1,6 @@
 """Token ids of a shard -> its `.bin`/`.idx` pairs and their sidecars."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
@@ -13,14 +13,22 @@ from prep_assets.formats.indexed_dataset import IndexedDatasetWriter
 from prep_assets.formats.sidecar import Sidecar, SidecarWriter
 from prep_assets.formats.token_partition import TokenizedDocuments, read_token_partition
 from prep_assets.layout import piece_files, piece_prefix
+from prep_assets.parallel import go_on, in_order
 from prep_assets.payload import new_payload
 from prep_assets.receipt import Piece, Receipt, Stage, fingerprint, write_receipt
 
 STAGE: Stage = "memmap_shards"
 
 
-def make_memmap_shard(build: Build, shard: int) -> Receipt:
-    """Makes the pairs of a shard if they are stale; gives their receipt. A shard without tokens has no pair."""
+def make_memmap_shards(build: Build, shards: Iterable[int]) -> Iterator[tuple[int, Receipt]]:
+    """Makes the stale pairs of these shards, some at once; gives each shard's receipt, in order.
+
+    A shard without tokens has no pair.
+    """
+    return in_order(lambda shard: (shard, _make(build, shard)), shards, build.threads(build.recipe.saving_workers))
+
+
+def _make(build: Build, shard: int) -> Receipt:
     made = build.made(shard)[STAGE]
     if made.is_fresh and made.receipt is not None:
         return made.receipt
@@ -28,7 +36,7 @@ def make_memmap_shard(build: Build, shard: int) -> Receipt:
     begin, keep_columns = monotonic(), build.recipe.dataset.keep_columns
     assert made.made_from is not None
     with new_payload(made.make_room()) as folder:
-        partition = read_token_partition(tokens, build.tokenizer.dtype, keep_columns, upstream.content)
+        partition = read_token_partition(tokens, build.facts.dtype, keep_columns, upstream.content)
         pieces = _write_pieces(build, shard, folder, guarded(tokens, partition))
         receipt = Receipt(
             stage=STAGE,
@@ -40,7 +48,7 @@ def make_memmap_shard(build: Build, shard: int) -> Receipt:
             bytes=sum(piece.bin_size + piece.idx_size + piece.docs_size for piece in pieces),
             with_special_text=upstream.with_special_text,
             with_end=upstream.with_end,
-            engine=upstream.engine,
+            engines=upstream.engines,
             seconds=monotonic() - begin,
             pieces=pieces,
         )
@@ -53,6 +61,7 @@ def _write_pieces(build: Build, shard: int, folder: Path, partition: Iterator[To
     limit = build.recipe.tokens_per_shard
     with ExitStack() as open_piece:
         for batch in partition:
+            go_on()
             rest = _without_empty(batch)
             while len(rest.lengths):
                 fitting = _fitting(rest, limit - pieces[-1].tokens) if pieces else 0

@@ -4,8 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +19,7 @@ from prep_assets.digest import digests_of, digests_of_rows, shard_of_name, shard
 from prep_assets.errors import DamagedFileError, NotReadyError, SourceError
 from prep_assets.formats.raw_partition import FormerPartition, RawPartitionsWriter, row_keys
 from prep_assets.formats.source_index import FileDocuments, FileEntry, read_digests
+from prep_assets.parallel import in_order
 from prep_assets.payload import install, lock, scratch
 from prep_assets.receipt import Receipt, Stage, write_receipt
 from prep_assets.scan import (
@@ -32,6 +36,7 @@ from prep_assets.sources.files import SourceFile, identity_of
 STAGE: Stage = "raw_dataset"
 BUFFER_SIZE = 64 << 20  # bytes of text that wait in memory for their shard's file
 ROWS = 8192  # documents that are copied at once from former partitions
+_NO_ROWS = np.empty(0, np.int64)
 
 
 def make_raw_partitions(build: Build, shards: Sequence[int]) -> Iterator[tuple[int, Receipt]]:
@@ -66,6 +71,23 @@ class _Shard:
     reused: int = 0
 
 
+class _Portion(NamedTuple):
+    """Some documents of one file. batch: as read, with all of them; None where they are known, all of them."""
+
+    source: SourceFile | None
+    documents: FileDocuments
+    batch: pa.RecordBatch | None
+
+
+class _Part(NamedTuple):
+    """Documents of one shard, in order, on their way into its partition."""
+
+    shard: int
+    documents: FileDocuments
+    batch: pa.RecordBatch
+    reused: int
+
+
 class _Pass:
     """One pass over the source that makes the partitions of some shards."""
 
@@ -85,19 +107,22 @@ class _Pass:
 
     def make(self, shards: Sequence[int]) -> None:
         """Writes the payloads of these shards."""
-        begin = monotonic()
+        begin, recipe = monotonic(), self._build.recipe
         with ExitStack() as folders:
             for shard in shards:
                 self._made[shard] = self._begin(shard, folders)
                 self._writer.open(shard)
-            for entry in self._build.index.files:
-                if self._build.index.shard_by == "file":
+            if self._build.index.shard_by == "file":
+                for entry in self._build.index.files:
                     self._add_own_file(entry)
-                else:
-                    self._add_shared_file(entry)
-            for shard in shards:
-                self._finish(shard, monotonic() - begin)
-                begin = monotonic()
+            else:
+                dealt = in_order(self._deal, self._portions(), self._build.threads(recipe.loading_workers))
+                for part in chain.from_iterable(dealt):
+                    self._write(part)
+            seconds = (monotonic() - begin) / len(shards)
+            finish = partial(self._finish, seconds=seconds)
+            for _ in in_order(finish, shards, self._build.threads(recipe.saving_workers)):
+                pass
 
     def _begin(self, shard: int, folders: ExitStack) -> _Shard:
         state = self._build.made(shard)[STAGE]
@@ -135,33 +160,28 @@ class _Pass:
             raise SourceError(f"{entry.name}: gone from the source since it was scanned; run the same command again")
         return self._sources[entry.name]
 
-    def _add_shared_file(self, entry: FileEntry) -> None:
-        """Deals a file's documents to their shards: copied where the former partition has them, or else read."""
-        if not self._has_new(entry):
-            indexed = self._indexed(entry)
-            while (documents := indexed.take(ROWS)) is not None:
-                for shard, rows, known in self._dealt(documents):
-                    self._write(shard, documents.select(rows), known, None)
-            return
-        source, indexed = self._source(entry), self._indexed(entry)
-        for batch, _ in documents_of(self._build.recipe, source, []):
-            if len(batch):
-                documents = indexed.take(len(batch))
-                if documents is None or not np.array_equal(documents.rows, batch.column(0).to_numpy()):
+    def _portions(self) -> Iterator[_Portion]:
+        """All documents of the source, file by file; read where one of a file is new."""
+        for entry in self._build.index.files:
+            indexed = Cursor(read_digests(self._build.layout.index, self._build.index, entry))
+            if self._has_new(entry):
+                source = self._source(entry)
+                for batch, _ in documents_of(self._build.recipe, source, []):
+                    if len(batch):
+                        documents = indexed.take(len(batch))
+                        if documents is None or not np.array_equal(documents.rows, batch.column(0).to_numpy()):
+                            raise _changed(source)
+                        yield _Portion(source, documents, batch)
+                if indexed.take(1) is not None:
                     raise _changed(source)
-                for shard, rows, known in self._dealt(documents):
-                    read = batch.take(pa.array(rows[known < 0]))
-                    if not _same(describe(self._build.recipe, read), documents.select(rows[known < 0])):
-                        raise _changed(source)
-                    self._write(shard, documents.select(rows), known, read)
-        if indexed.take(1) is not None:
-            raise _changed(source)
-
-    def _indexed(self, entry: FileEntry) -> Cursor:
-        return Cursor(read_digests(self._build.layout.index, self._build.index, entry))
+            else:
+                while (documents := indexed.take(ROWS)) is not None:
+                    yield _Portion(None, documents, None)
 
     def _has_new(self, entry: FileEntry) -> bool:
         """Whether a file holds documents of these shards that no former partition has."""
+        if all(made.former is None for made in self._made.values()):
+            return True
         batches = read_digests(self._build.layout.index, self._build.index, entry)
         return any((known < 0).any() for documents in batches for _, _, known in self._dealt(documents))
 
@@ -175,27 +195,55 @@ class _Pass:
                 keys = row_keys(part.digests, part.kept)
                 yield shard, rows, made.former.find(keys) if made.former else np.full(len(rows), -1, np.int64)
 
-    def _write(
+    def _deal(self, portion: _Portion) -> list[_Part]:
+        """A portion's documents by shard: copied where the former partition has them, or else as read.
+
+        Runs on several threads.
+        """
+        source, documents, batch = portion
+        if batch is not None and source is not None and not _same(describe(self._build.recipe, batch), documents):
+            raise _changed(source)
+        dealt = list(self._dealt(documents))
+        new = [rows[known < 0] for _, rows, known in dealt]
+        read = None if batch is None else self._as_written(documents, batch, np.concatenate([_NO_ROWS, *new]))
+        parts, begin = [], 0
+        for (shard, rows, known), new_rows in zip(dealt, new, strict=True):
+            fresh = read.slice(begin, len(new_rows)) if read is not None else None
+            begin += len(new_rows)
+            parts.append(self._joined(shard, documents.select(rows), known, fresh))
+        return parts
+
+    def _as_written(
+        self, documents: FileDocuments, batch: pa.RecordBatch, rows: npt.NDArray[np.int64]
+    ) -> pa.RecordBatch:
+        """Rows of a batch with the columns of a partition."""
+        columns = [to_arrow(documents.digests), *batch.columns[1 : len(self._writer.schema)]]
+        whole = pa.RecordBatch.from_arrays(columns, schema=self._writer.schema)
+        return whole if np.array_equal(rows, np.arange(len(batch))) else whole.take(pa.array(rows))
+
+    def _joined(
         self, shard: int, part: FileDocuments, known: npt.NDArray[np.int64], read: pa.RecordBatch | None
-    ) -> None:
-        """Appends documents to a shard. read: those that are new, from the source; the others are copied."""
-        made, is_known = self._made[shard], known >= 0
-        table = self._writer.schema.empty_table()
-        if read is not None:
-            columns = [to_arrow(part.digests[~is_known]), *read.columns[1 : len(self._writer.schema)]]
-            table = pa.Table.from_arrays(columns, schema=self._writer.schema)
-        if is_known.any():
-            assert made.former is not None
-            copied = made.former.take(known[is_known])
-            with damage_retires(made.former.folder):
-                _check_copied(copied, part.select(is_known), made.former.folder)
-            table = pa.concat_tables([table, copied])
+    ) -> _Part:
+        """Documents of one shard. read: those that are new; the others are copied from the former partition."""
+        is_known = known >= 0
+        if read is not None and not is_known.any():
+            return _Part(shard, part, read, 0)
+        former = self._made[shard].former
+        assert former is not None
+        table = former.take(known[is_known])
+        with damage_retires(former.folder):
+            _check_copied(table, part.select(is_known), former.folder)
+        if read is not None and len(read):
+            table = pa.concat_tables([pa.Table.from_batches([read]), table])
             order = np.argsort(np.argsort(is_known, kind="stable"), kind="stable")
             table = table.take(pa.array(order))
-            made.reused += int(is_known.sum())
         [batch] = table.combine_chunks().to_batches()
-        self._writer.write(shard, part.digests, part.kept, batch)
-        self._build.progress.advance(STAGE, shard, len(known), 0)
+        return _Part(shard, part, batch, int(is_known.sum()))
+
+    def _write(self, part: _Part) -> None:
+        self._writer.write(part.shard, part.documents.digests, part.documents.kept, part.batch)
+        self._made[part.shard].reused += part.reused
+        self._build.progress.advance(STAGE, part.shard, len(part.batch), 0)
 
     def _add_own_file(self, entry: FileEntry) -> None:
         """With shard_by: file, appends all documents of a file to its shard, and counts what is left out."""
@@ -210,9 +258,9 @@ class _Pass:
             documents = describe(self._build.recipe, batch)
             stays = self._exclusion.keeps(documents.digests, documents.key)
             left_out.update({"null": nulls, "excluded": len(stays) - int(stays.sum())})
-            part = documents.select(stays)
-            if len(part.rows):
-                self._write(shard, part, np.full(len(part.rows), -1, np.int64), batch.filter(pa.array(stays)))
+            if stays.any():
+                written = self._as_written(documents, batch, np.flatnonzero(stays))
+                self._write(_Part(shard, documents.select(stays), written, 0))
         left_out["bad"] += len(bad_rows)
         if not source.identity.startswith("blob:") and identity_of(source.path) != source.identity:
             raise _changed(source)

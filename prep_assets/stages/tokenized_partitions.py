@@ -1,35 +1,43 @@
 """Documents of a shard -> their token ids; documents that were tokenized before keep theirs."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from time import monotonic
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prep_assets.build import Build, guarded
+from prep_assets.build import Build, disprove, guarded
+from prep_assets.engines.sample import first_difference
 from prep_assets.errors import SourceError
 from prep_assets.formats.raw_partition import Documents, read_raw_partition
 from prep_assets.formats.source_index import place_of
 from prep_assets.formats.token_partition import TokenizedDocuments, TokenPartitionWriter
+from prep_assets.parallel import in_order
 from prep_assets.payload import new_payload
+from prep_assets.ragged import Part, merge
 from prep_assets.receipt import Receipt, Stage, write_receipt
-from prep_assets.reuse import KnownTokens, Part, merge
-from prep_assets.tokenizer import Tokenizer
+from prep_assets.reuse import KnownTokens
 
 STAGE: Stage = "tokenized_partitions"
 BATCH_SIZE = 4 << 20  # bytes of text that are encoded in one call
 BATCH_DOCUMENTS = 4096
 
 
-def make_token_partition(build: Build, shard: int) -> Receipt:
-    """Makes the token partition of a shard if it is stale; gives its receipt.
+def make_token_partitions(build: Build, shards: Iterable[int]) -> Iterator[tuple[int, Receipt]]:
+    """Makes the stale token partitions of these shards, some at once; gives each shard's receipt, in order.
 
-    Raises SourceError where a text holds a special token's and the recipe says that this is an error.
+    Raises SourceError where a text holds a special token's and the recipe says that this is an error, EngineError where
+    the engine gave other ids than the reference for a sampled document.
     """
+    return in_order(lambda shard: (shard, _make(build, shard)), shards, build.threads(build.recipe.tokenize_workers))
+
+
+def _make(build: Build, shard: int) -> Receipt:
     made = build.made(shard)[STAGE]
     if made.is_fresh and made.receipt is not None:
         return made.receipt
@@ -38,26 +46,24 @@ def make_token_partition(build: Build, shard: int) -> Receipt:
     begin, tokenizer, keep_columns = monotonic(), build.tokenizer, build.recipe.dataset.keep_columns
     known, counts = KnownTokens(build, shard), Counter[str]()
     end_ids = [tokenizer.eos_id] if tokenizer.eos_id is not None else list(tokenizer.special_tokens)
+    documents = batches(guarded(raw, read_raw_partition(raw, keep_columns, upstream.content)))
+    threads = build.threads(build.recipe.tokenize_workers)
+    work = (_Batch(it, *known.find(it.digests)) for it in documents)
     with new_payload(made.make_room()) as folder:
         with TokenPartitionWriter(folder, tokenizer.dtype, keep_columns) as partition:
-            for documents in batches(guarded(raw, read_raw_partition(raw, keep_columns, upstream.content))):
-                special = tokenizer.holds_special_text(documents.texts)
-                if special.any() and tokenizer.special_text == "error":
-                    raise _special_text(build, documents, int(np.argmax(special)))
-                lengths, ids, tokenized = _encode(tokenizer, known, documents)
-                characters = pc.utf8_length(documents.texts).to_numpy().astype(np.int64)
-                partition.write(TokenizedDocuments(documents.digests, lengths, ids, characters, documents.kept))
-                present = lengths > 0
-                last_ids = ids[np.cumsum(lengths)[present] - 1]
+            for batch, tokenized, special in in_order(partial(_tokenize, build), work, threads):
+                partition.write(batch)
+                present = batch.lengths > 0
+                last_ids = batch.ids[np.cumsum(batch.lengths)[present] - 1]
                 counts.update(
                     {
                         "no tokens": len(present) - int(present.sum()),
-                        "special": int(special.sum()),
+                        "special": special,
                         "with end": int(np.isin(last_ids, end_ids).sum()),
                         "tokenized": tokenized,
                     }
                 )
-                build.progress.advance(STAGE, shard, len(present), len(ids))
+                build.progress.advance(STAGE, shard, len(present), len(batch.ids))
         receipt = Receipt(
             stage=STAGE,
             shard=shard,
@@ -71,23 +77,45 @@ def make_token_partition(build: Build, shard: int) -> Receipt:
             tokenized=counts["tokenized"],
             with_special_text=counts["special"],
             with_end=counts["with end"],
-            engine=tokenizer.engine.name,
+            engines=tuple(sorted(known.engines | ({build.engine.name} if counts["tokenized"] else set()))),
             seconds=monotonic() - begin,
         )
         write_receipt(folder, receipt)
     return receipt
 
 
-def _encode(
-    tokenizer: Tokenizer, known: KnownTokens, documents: Documents
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], int]:
-    """Lengths and ids of a batch, those that are known copied; how many documents the engine gave tokens for."""
-    parts, missing = known.find(documents.digests)
-    lengths, ids = tokenizer.encode(documents.texts.take(pa.array(missing)))
-    if not parts:
-        return lengths, ids, int((lengths > 0).sum())
-    merged = merge([*parts, Part(missing, lengths, ids)], len(documents.digests), tokenizer.dtype)
-    return *merged, int((lengths > 0).sum())
+class _Batch(NamedTuple):
+    """Documents to tokenize. parts: what is known of them; missing: (n,) the places of the others."""
+
+    documents: Documents
+    parts: list[Part]
+    missing: npt.NDArray[np.int64]
+
+
+def _tokenize(build: Build, batch: _Batch) -> tuple[TokenizedDocuments, int, int]:
+    """A batch with its tokens; how many documents an engine gave tokens for, and how many hold a special token's text.
+
+    Runs on several threads.
+    """
+    (digests, texts, kept), tokenizer = batch.documents, build.tokenizer
+    special = tokenizer.holds_special_text(texts)
+    if special.any() and tokenizer.special_text == "error":
+        raise _special_text(build, batch.documents, int(np.argmax(special)))
+    characters = pc.utf8_length(texts).to_numpy().astype(np.int64)
+    if not len(batch.missing):
+        lengths, ids = merge(batch.parts, len(digests), tokenizer.dtype)
+        return TokenizedDocuments(digests, lengths, ids, characters, kept), 0, int(special.sum())
+    new = texts.take(pa.array(batch.missing)) if batch.parts else texts
+    encoded = build.engine.encode(new)
+    if build.engine is not tokenizer.reference:
+        new_digests = digests[batch.missing]
+        if (at := first_difference(tokenizer.reference, new_digests, new, encoded)) is not None:
+            raise disprove(build, new_digests[at])
+    lengths, ids = tokenizer.with_ends(encoded)
+    tokenized = int((lengths > 0).sum())
+    if batch.parts:
+        lengths, ids = merge([*batch.parts, Part(batch.missing, lengths, ids)], len(digests), tokenizer.dtype)
+    return TokenizedDocuments(digests, lengths, ids, characters, kept), tokenized, int(special.sum())
 
 
 def batches(partition: Iterator[Documents]) -> Iterator[Documents]:

@@ -30,6 +30,7 @@ from prep_assets.orchestration.prepare import materialize
 from prep_assets.payload import lock
 from prep_assets.plan import make_plan
 from prep_assets.recipe import Recipe, load_recipe
+from prep_assets.sources import files as files_module
 from prep_assets.versions import pin, unpin
 from tests.hub_server import serve
 from tests.pipeline import (
@@ -213,7 +214,7 @@ class Project:
 @pytest.fixture
 def new_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Project]:
     # In these tests no file is written twice in one tick of the clock: its time stamp can be trusted at once.
-    monkeypatch.setattr(scan_module, "SETTLING", 0)
+    monkeypatch.setattr(files_module, "SETTLING", 0)
     return lambda **options: Project(tmp_path, **options)
 
 
